@@ -8,7 +8,7 @@ LIMIT       ?= 10m
 PEERS       ?= ^(redisdelay|redisstream|asynq|bullmq|nats)$$
 
 .DEFAULT_GOAL := help
-.PHONY: help test slowest test-ci test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-smoke bench-otel bench-prometheus bench-peers bench-peers-smoke microbench microbench-smoke commands-smoke pairs pairs-smoke model stress faults periodic soak fuzz cover lua test-alerts
+.PHONY: help test slowest test-ci test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-cluster-smoke bench-smoke bench-otel bench-prometheus bench-peers bench-peers-smoke microbench microbench-smoke commands-smoke pairs pairs-smoke model stress stress-smoke faults periodic soak fuzz cover lua test-alerts
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ bench: ## the whole beside its peers on a real Redis, into benchmarks/results.md
 bench-cluster: ## what a Cluster of six nodes costs: lateness of each node, CPU, connections, idle commands, partitions, MIGRATE, PUBLISH
 	@BENCH_CLUSTER=1 scripts/with-redis.sh go -C benchmarks test -count=1 -v -timeout 15m ./cluster
 
+bench-cluster-smoke: ## that make bench-cluster works, with a fiftieth of everything
+	@BENCH_CLUSTER=smoke scripts/with-redis.sh go -C benchmarks test -count=1 -timeout 5m ./cluster
+
 bench-smoke: ## that every scenario of make bench works, in tiny sizes
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && trap 'exit 1' INT TERM && cp README.md "$$dir" && \
 	scripts/with-redis.sh sh -c 'cd benchmarks && go test . && go run . -smoke -out "$$1/results" -readme "$$1/README.md"' - "$$dir" && \
@@ -121,6 +124,8 @@ commands-smoke: ## that the commands of documents work which no other target run
 	@$(MAKE) --no-print-directory bench-peers-smoke PEERS='^redisdelay$$$$' >/dev/null
 	@$(MAKE) --no-print-directory pairs-smoke
 	@$(MAKE) --no-print-directory microbench-smoke
+	@$(MAKE) --no-print-directory stress-smoke
+	@$(MAKE) --no-print-directory bench-cluster-smoke >/dev/null
 
 pairs: ## this tree beside the commit BASE, in ROUNDS (5) pairs in turns, ten minutes (LIMIT) at most; RUN=life chooses measurements
 	@[ -n "$(BASE)" ] || { echo 'pairs: name the commit to compare with: make pairs BASE=<commit>' >&2; exit 2; }
@@ -137,6 +142,9 @@ model: ## MODEL_SEQUENCES (1,000) random sequences of transitions on each server
 
 stress: ## the long tests that look for rare interleavings
 	@STRESS=1 scripts/with-redis.sh go test -race -count=1 -tags=stress -timeout 60m -run 'Stress|OnARunningPipeline' ./tests/... ./admin
+
+stress-smoke: ## that make stress works: one of its tests
+	@scripts/with-redis.sh go test -count=1 -tags=stress -run 'TestStressIdleCommands/one_process' ./tests
 
 faults: ## all that can fail does, in the long form, a table of what that showed, into tests/faults/results.md
 	@scripts/with-redis.sh scripts/faults.sh

@@ -26,7 +26,6 @@ var mayImport = []struct {
 }{
 	{"delayqueue", nil},
 	{"internal/guard", nil},
-	{"internal/machine", nil}, // of runners of benchmarks
 	{"internal/calendar", nil},
 	{"internal/jsontext", nil},
 	{"internal/queue", []string{"internal/guard"}},
@@ -50,14 +49,16 @@ var mayImport = []struct {
 	{"internal/demo", []string{".", "admin", "periodic"}},
 }
 
-// forTests are packages that only tests import. They may import every package.
-var forTests = []string{"internal/clusterload", "internal/faulttest", "internal/queuetest", "internal/rabbitmqtest", "internal/readme",
-	"internal/testkit", "internal/redistest", "internal/redistest/real_redis_needs_REDIS_ADDR", "examples/internal/exampletest", "tests"}
+// forTests are the directories of packages that only tests and runners of benchmarks import. They
+// may import every package. Others may not import one of internal/test, as mayImport has none.
+var forTests = []string{"internal/test", "tests", "examples/internal/exampletest"}
 
 // wrongArrow tells why a package may not import another one of the module, or returns "".
 func wrongArrow(from, to string) string {
-	if slices.Contains(forTests, from) || strings.HasPrefix(from, "tests/") {
-		return ""
+	for _, dir := range forTests {
+		if from == dir || strings.HasPrefix(from, dir+"/") {
+			return ""
+		}
 	}
 	if strings.HasPrefix(from, "examples/") {
 		if strings.HasPrefix(to, "internal/") {
@@ -132,7 +133,8 @@ func TestTheTableOfImportsRunsDown(t *testing.T) {
 		{"internal/wake", "internal/meta"}, {"internal/publish", "internal/consume"}, {"internal/consume", "internal/publish"},
 		{"internal/publish", "."}, {"internal/consume", "."}, {".", "admin"}, {"scheduler", "."}, {".", "relay"},
 		{".", "internal/operate"}, {"scheduler", "internal/operate"}, {"relay", "internal/operate"}, {"redisdelaytest", "internal/operate"},
-		{".", "internal/redistest"}, {"admin", "internal/queuetest"}, {"examples/quickstart", "internal/queue"}, {"new", "internal/queue"},
+		{".", "internal/test/redistest"}, {"internal/queue", "internal/test/testkit"}, {"admin", "internal/test/queuetest"},
+		{"examples/quickstart", "internal/queue"}, {"new", "internal/queue"},
 	} {
 		require.NotEmpty(t, wrongArrow(arrow.from, arrow.to), "%s may import %s", arrow.from, arrow.to)
 	}

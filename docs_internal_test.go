@@ -3,7 +3,7 @@ package redisdelay
 import (
 	"testing"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/readme"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/readme"
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
-	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/testkit"
 )
 
 func singleActive(c *redisdelay.SubscriberConfig) { c.SingleActive = true }

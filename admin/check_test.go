@@ -1,7 +1,9 @@
 package admin_test
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,8 +14,8 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 // torn is a topic to be damaged. It has a message in every state of group a; group b has all ready.
@@ -534,5 +536,32 @@ func TestCheckFindsAStreamOfAWrongType(t *testing.T) {
 		require.Equal(t, "key", report.Violations()[0].Kind)
 		require.Equal(t, name+" is a string, not a stream", report.Violations()[0].Detail)
 		require.ErrorContains(t, p.Publish(name, text("x")), "the key \""+name+"\" is a string, and has to be a stream: ")
+	})
+}
+
+// An operator's repair in the middle of a copy mends what is wrong, and leaves the copy alone.
+func TestRepairLeavesACopyOfTheWindowAlone(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		_, err := s.admin.AddGroup(ctx, topic, "a", admin.GroupSettings{Create: true, TakeoverWindow: time.Hour})
+		require.NoError(t, err)
+		s.publishMany(t, 2500)
+		cutCtx, cut := s.cut(t, 3)
+		_, err = cut.AddGroup(cutCtx, topic, "b", admin.GroupSettings{TakeoverWindow: time.Hour})
+		require.ErrorIs(t, err, context.Canceled)
+		copies := s.Client.ZRange(ctx, s.keys.Idle(), 0, -1).Val()
+		copied := s.keys.Ready(copies[slices.IndexFunc(copies, func(name string) bool { return strings.HasSuffix(name, ":b") })])
+		had := s.Client.LLen(ctx, copied).Val()
+		require.Positive(t, had)
+		require.NoError(t, s.Client.HSet(ctx, s.keys.Options(), "nobody's", "retries:3").Err())
+		repaired, err := s.admin.Repair(ctx, topic)
+		require.NoError(t, err)
+		require.Len(t, repaired.Mended, 1, "%v", repaired)
+		require.Equal(t, had, s.Client.LLen(ctx, copied).Val())
+		added, err := s.admin.AddGroup(ctx, topic, "b", admin.GroupSettings{TakeoverWindow: time.Hour})
+		require.NoError(t, err)
+		require.Equal(t, 2500, added.TakenOver)
+		report, err := s.admin.Check(ctx, topic)
+		require.NoError(t, err)
+		require.Empty(t, report.Violations())
 	})
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
-	"github.com/redisdelay/watermill-redisdelay/internal/readme"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/readme"
 )
 
 func TestConfigurationTableInDocumentsIsTrue(t *testing.T) {

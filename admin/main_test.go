@@ -3,7 +3,7 @@ package admin_test
 import (
 	"testing"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }

@@ -82,8 +82,9 @@ func (r Readiness) Err(maxLag time.Duration) error {
 
 // Ready returns whether the topics' messages become ready when they are due. Errors wrap
 // ErrNotFound for a topic that does not exist, ErrInvalidTopic, ErrForbidden or ErrLayout,
-// ErrNotReady if the server is a replica, or come from ctx or Redis. Each partition of a partitioned topic has a TopicReadiness of its own. A
-// health endpoint passes a context with a short timeout:
+// ErrNotReady if the server is a replica, or come from ctx or Redis. Each partition of a
+// partitioned topic has a TopicReadiness of its own. A health endpoint passes a context with a
+// short timeout:
 //
 //	readiness, err := a.Ready(ctx, "orders")
 //	if err == nil {

@@ -163,11 +163,18 @@ var (
 	letterText = regexp.MustCompile(`[A-Za-z]+`)
 	numberText = regexp.MustCompile(`\d+(\.\d+)*`)
 
+	// A token with digits that follows the word trace or span may be an ID with other characters.
+	tracedID = regexp.MustCompile(`(\b(?i:trace|span)["']?\s*[:=]?\s*["']?)([-0-9A-Za-z_]{16,})`)
+
 	// A status code of one to three digits follows one of these words, or a name that ends in one.
-	statusBefore = regexp.MustCompile(`(?:(?:\b|_)(?i:status(?:[-_ ]?code)?|code|http(?:/(?:\d(?:\.\d)?|#))?)|[a-z](?:Status(?:Code)?|Code))["']?(?:\s|[:=("'])*(?:is |was |of )?$`)
+	statusBefore = regexp.MustCompile(`(?:(?:\b|_)(?i:status(?:[-_ ]?code)?|code|http(?:/(?:\d(?:\.\d)?|#))?(?:[-_ ](?:error|response|reply))?)|[a-z](?:Status(?:Code)?|Code))["']?(?:\s|[:=("'])*(?:is |was |of |an? )?$`)
 	// A status code of HTTP follows one of these. Some may count something as well.
-	answerBefore = regexp.MustCompile(`(?i)\b(?:answer(?:ed|s)?|respon(?:ded|ds|se)|repl(?:ied|ies|y)|(returned|returns|got))(?: with)?["']?(?:\s|[:=("'])*$`)
-	answerAfter  = regexp.MustCompile(`^(?:$|\s*[^\s0-9a-z]|\s+(?:after|and|at|because|but|by|for|from|in|instead|on|or|to|until|when|while|with)\b)`)
+	answerBefore = regexp.MustCompile(`(?i)\b(?:answer(?:ed|s)?|respon(?:ded|ds|se)|repl(?:ied|ies|y)|(returned|returns|return|got|gets|received|receives|gave|gives|fail(?:ed|s|ure)?|err(?:or)?|refused|rejected))` +
+		`(?: from [^:]{1,100}:)?(?: with| by| was| is)?(?: an?| the)?(?: error)?["']?(?:\s|[:=("'])*$`)
+	answerAfter = regexp.MustCompile(`^(?:$|\s*[^\s0-9a-z]|\s+(?:after|and|at|because|but|by|for|from|in|instead|on|or|to|until|when|while|with)\b)`)
+	// A known status code follows a request, or goes before one of these words.
+	requestBefore = regexp.MustCompile(`(?:\b(?:GET|HEAD|POST|PUT|PATCH|DELETE|Get|Head|Post|Put|Patch|Delete) ["']?/\S*|\bhttps?://\S+?)["']?:? (?:(?:->|=>|→) )?$`)
+	wordAfter     = regexp.MustCompile(`^ (?:response|reply|answer|error|status)\b`)
 )
 
 // foldReason replaces UUIDs, hexadecimal numbers, random texts such as message IDs and trace IDs,
@@ -183,6 +190,13 @@ func foldReason(reason string) string {
 		return part[1] + part[2] + "#"
 	})
 	reason = uuidText.ReplaceAllString(reason, "#")
+	reason = tracedID.ReplaceAllStringFunc(reason, func(text string) string {
+		part := tracedID.FindStringSubmatch(text)
+		if !strings.ContainsAny(part[2], "0123456789") {
+			return text // a word
+		}
+		return part[1] + "#"
+	})
 	reason = hexText.ReplaceAllString(reason, "#")
 	reason = wordText.ReplaceAllStringFunc(reason, func(word string) string {
 		hex := strings.Trim(word, "0123456789abcdefABCDEF") == ""
@@ -212,14 +226,14 @@ func isStatus(before, number, after string) bool {
 	if err != nil || len(number) > 3 || strings.IndexFunc(after, unicode.IsLetter) == 0 {
 		return false
 	}
-	ofHTTP := n >= 100 && n < 600
 	text := http.StatusText(n)
 	if statusBefore.MatchString(before) {
 		return true
 	}
-	if answer := answerBefore.FindStringSubmatch(before); ofHTTP && answer != nil {
-		return answer[1] == "" || answerAfter.MatchString(after)
+	if answer := answerBefore.FindStringSubmatch(before); answer != nil && n >= 100 && n < 600 {
+		return answer[1] == "" || text != "" && answerAfter.MatchString(after)
 	}
 	rest := strings.TrimLeft(after, " ")
-	return text != "" && len(rest) >= len(text) && strings.EqualFold(rest[:len(text)], text)
+	return text != "" && (len(rest) >= len(text) && strings.EqualFold(rest[:len(text)], text) ||
+		wordAfter.MatchString(after) || requestBefore.MatchString(before) && answerAfter.MatchString(after))
 }

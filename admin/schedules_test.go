@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
-	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/testkit"
 	"github.com/redisdelay/watermill-redisdelay/periodic"
 )
 

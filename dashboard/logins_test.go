@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/dashboard"
-	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/testkit"
 )
 
 // guarded is a page with a password, where a failed login keeps its place until the test ends.

@@ -25,8 +25,8 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
-	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/testkit"
 	otelredisdelay "github.com/redisdelay/watermill-redisdelay/otel"
 )
 

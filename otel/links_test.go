@@ -24,7 +24,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
-	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/testkit"
 	otelredisdelay "github.com/redisdelay/watermill-redisdelay/otel"
 	"github.com/redisdelay/watermill-redisdelay/periodic"
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"

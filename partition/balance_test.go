@@ -17,8 +17,9 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
-	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/testkit"
 	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
@@ -232,7 +233,7 @@ func TestActivePartitionsSpreadOverProcesses(t *testing.T) {
 // CloseTimeout.
 func TestAHandlerAtWorkFinishesBeforeItsPartitionMoves(t *testing.T) {
 	testkit.Both(t, func(t *testing.T, s redistest.Server) {
-		testkit.Drained(t, s)
+		testkit.Drained(t, s, queuetest.Live()) // the first one hardly waits for Redis when it closes
 		const n = 2
 		p := newPublisher(t, s, n)
 		soon := func(c *partition.SubscriberConfig) { c.Subscriber.CloseTimeout = time.Millisecond }
@@ -429,6 +430,7 @@ func TestCloseWhileAllThatIsLeftWaitsForAStandby(t *testing.T) {
 		follows := func(c *partition.SubscriberConfig) { c.Partitions = 0 }
 		one := newSubscriber(t, process(t, s), n, inTurns, follows)
 		one.Follow(time.Millisecond)
+		one.TakeFor(time.Hour)
 		messages := testkit.SubscribeTo(t, one, topic)
 		awaitShares(t, s, n, []int{n}, one)
 		before := seats(t, s, n)

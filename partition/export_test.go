@@ -43,3 +43,6 @@ func Moves(owners, nexts []string, me string) []int { return moves(owners, nexts
 
 // LookEvery sets how often members look at the seats.
 func (s *Subscriber) LookEvery(d time.Duration) { s.look = d }
+
+// TakeFor sets how long a standby may take to become active in a partition that was given up.
+func (s *Subscriber) TakeFor(d time.Duration) { s.take = d }

@@ -178,7 +178,7 @@ func (r *reading) renew(p *part) bool {
 			r.passes.took(p.receiver)
 		case seat.Moves && !p.waited:
 			p.waited = true
-			time.AfterFunc(takeFor, func() { r.tell(p) })
+			time.AfterFunc(r.s.take, func() { r.tell(p) })
 			return true
 		case seat.Moves:
 			lasts := r.passes.failed(p.receiver, time.Now(), 2*r.s.look)

@@ -63,6 +63,7 @@ type Subscriber struct {
 	fixed       int // how many partitions a topic has; 0: as many as Redis says
 	follow      time.Duration
 	look        time.Duration // see lookEvery
+	take        time.Duration // see takeFor
 	names       names
 	logger      watermill.LoggerAdapter
 
@@ -94,6 +95,7 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 		fixed:       config.Partitions,
 		follow:      followEvery,
 		look:        lookEvery,
+		take:        takeFor,
 		logger:      componentLogger(logger),
 		open:        map[*reading]bool{},
 	}, nil

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 func TestMain(m *testing.M) {

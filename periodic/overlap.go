@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/consume"
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
@@ -24,9 +25,9 @@ const (
 	// OverlapAllow handles both at once.
 	OverlapAllow OverlapPolicy = "allow"
 	// OverlapSkip acks the later one without handling it, logs it, and counts it
-	// (admin.GroupCounters.Skipped). One that was delivered before, because its handler failed or
-	// its process died, is postponed instead until the other one ends. It is handled before any
-	// later one then.
+	// (admin.GroupCounters.Skipped). One whose handler has failed, also in a try of Watermill's
+	// Retry, or that was delivered to a process that died, is postponed instead until the other one
+	// ends. It is handled before any later one then.
 	OverlapSkip OverlapPolicy = "skip"
 	// OverlapQueue postpones the later one until the other one ends. If several wait, any of them
 	// is next, but one that was delivered before comes first.
@@ -114,17 +115,19 @@ func (o *overlap) middleware(h message.HandlerFunc) message.HandlerFunc {
 		if !ok || o.Policy == OverlapAllow {
 			return h(msg)
 		}
-		delivery, ok := redisdelay.DeliveryFromContext(msg.Context())
-		if !ok {
+		delivered := consume.FromContext(msg.Context())
+		if delivered == nil {
 			return nil, fmt.Errorf("overlap: %w", redisdelay.ErrNotDelivered)
 		}
+		delivered.TakeBackPostpone() // of an earlier try, by Watermill's Retry for instance
+		delivery, isNew := delivered.Info(), !delivered.Tried()
 		topic := queue.NewTopic(o.client, o.KeyPrefix, delivery.Topic)
 		handling := topic.Handle(occurrence.Schedule, delivery.Group, occurrence.At, o.Lease)
 		_, err := o.permits.Try(msg.Context(), topic, queue.Overlapping)
 		free := false
 		if err == nil {
 			again := time.Duration(0)
-			if delivery.Redelivered {
+			if !isNew {
 				again = 2*o.Wait + time.Second // it comes again within this time
 			}
 			free, err = handling.Begin(msg.Context(), again, o.Policy == OverlapSkip)
@@ -134,9 +137,10 @@ func (o *overlap) middleware(h message.HandlerFunc) message.HandlerFunc {
 		case err != nil:
 			return nil, o.postpone(msg, err)
 		case free:
+			delivered.Try()
 			defer o.keep(handling, fields)()
 			return h(msg)
-		case o.Policy == OverlapQueue || delivery.Redelivered:
+		case o.Policy == OverlapQueue || !isNew:
 			return nil, o.postpone(msg, errOverlap)
 		}
 		o.logger.Info("Skipped an occurrence, because another one of its schedule is handled, or waits for a retry", fields)

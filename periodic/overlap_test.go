@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
-	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/testkit"
 )
 
 // overlapping publishes messages, two of one schedule and one of none, and returns them as they are
@@ -158,6 +159,61 @@ func TestOverlapSkipHandlesWhatFailedBefore(t *testing.T) {
 		stats, err := a.Stats(context.Background(), "t")
 		require.NoError(t, err)
 		require.Equal(t, 1, stats.Groups[0].Counters.Skipped)
+	})
+}
+
+// A try of Watermill's Retry is no new occurrence either. If the last try failed, the delivery
+// counts, although an earlier one was postponed.
+func TestOverlapSkipHandlesWhatFailedInAnEarlierTry(t *testing.T) {
+	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		log := &capture{}
+		pub := testkit.NewPublisher(t, s)
+		sub := testkit.NewSubscriber(t, s, func(c *redisdelay.SubscriberConfig) {
+			c.MaxInFlight = 10
+			c.Backoff = func(int) time.Duration { return 0 }
+		})
+		in := testkit.SubscribeTo(t, sub, "t")
+		overlap, err := Overlap(OverlapConfig{Client: s.Client, KeyPrefix: s.Prefix, Wait: time.Hour}, log)
+		require.NoError(t, err)
+		deliver := func(name string, at time.Time) *message.Message {
+			testkit.Publish(t, pub, "t", Occurrence{Schedule: "s", At: at}.stamp(message.NewMessage(name, nil), begin))
+			return testkit.Receive(t, in)
+		}
+		first, second := deliver("first", begin), deliver("second", begin.Add(time.Hour))
+		begun, goOn, ended := make(chan bool), make(chan bool), make(chan error, 1)
+		handleSecond := overlap(func(*message.Message) ([]*message.Message, error) {
+			begun <- true
+			<-goOn
+			return nil, nil
+		})
+		failed, tries := errors.New("it failed"), 0
+		handleFirst := overlap(func(*message.Message) ([]*message.Message, error) {
+			tries++
+			return nil, failed
+		})
+		retry := middleware.Retry{MaxRetries: 2, InitialInterval: time.Millisecond, ShouldRetry: func(p middleware.RetryParams) bool {
+			switch p.RetryNum {
+			case 0:
+				require.ErrorIs(t, p.Err, failed)
+				go func() { _, err := handleSecond(second); ended <- err }()
+				testkit.Wait(t, begun, "the second")
+			case 1:
+				require.ErrorIs(t, p.Err, errOverlap, "it is postponed, and not acked")
+				goOn <- true
+				require.NoError(t, testkit.Wait(t, ended, "the end of the second"))
+			}
+			return true
+		}}
+		_, err = retry.Middleware(handleFirst)(first)
+		require.ErrorIs(t, err, failed)
+		require.Equal(t, 2, tries)
+		require.Zero(t, log.count("Skipped an occurrence"))
+		first.Nack()
+		first = testkit.Receive(t, in)
+		d, _ := redisdelay.DeliveryFromContext(first.Context())
+		require.Equal(t, 2, d.Number, "it counts, and does not wait for an hour")
+		first.Ack()
+		second.Ack()
 	})
 }
 

@@ -3,10 +3,13 @@ package periodic
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -16,7 +19,8 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 const day = 24 * time.Hour
@@ -334,6 +338,31 @@ func TestTheDefinitionOfAProgramThatIsGoneCountsNoLonger(t *testing.T) {
 	require.EqualValues(t, 3, w.record("a").Version)
 	require.Equal(t, []string{"a 01-01 09:00:00"}, w.waiting())
 	require.Equal(t, 1, w.log.count("No program with the later definition"))
+}
+
+// The server's clock was six hours ahead when the program asked. It does not wait for so long.
+func TestAProgramAsksAnewIfTheServersClockWasAhead(t *testing.T) {
+	w := newWorld(t)
+	a := w.program(daily("a"))
+	a.look()
+	w.program(daily("a", spec("0 10 * * *"))).look()
+	ask := func() time.Time {
+		for _, s := range a.topics["t"].all() {
+			s.asked = time.Time{} // a minute has passed
+		}
+		a.look()
+		return w.record("a").Asked
+	}
+	asked, key := ask(), queue.NewKeys(redisdelay.DefaultKeyPrefix, "t").Schedules()
+	record := strings.Split(w.Client().HGet(context.Background(), key, "a").Val(), " ")
+	record[4] = fmt.Sprint(asked.Add(6 * time.Hour).UnixMilli())
+	require.NoError(t, w.Client().HSet(context.Background(), key, "a", strings.Join(record, " ")).Err())
+	w.Advance(time.Minute)
+	require.Equal(t, asked.Add(time.Minute), ask())
+	w.Advance(31 * time.Second)
+	a.look()
+	require.Equal(t, 1, w.log.count("No program with the later definition"))
+	require.Equal(t, []string{"a 01-01 09:00:00"}, w.waiting())
 }
 
 func TestARemovedScheduleStaysAway(t *testing.T) {
@@ -684,4 +713,74 @@ func TestSchedulesRunAsLongAsTheirRouter(t *testing.T) {
 	require.NoError(t, router.Close())
 	require.NoError(t, <-ended)
 	require.ErrorIs(t, p.Run(context.Background()), ErrAlreadyRun)
+}
+
+// A message that Publish refuses keeps none that comes before it.
+func TestARefusedOccurrenceKeepsNoneBeforeIt(t *testing.T) {
+	w := newWorld(t)
+	s := daily("a", spec("@every 1s"))
+	s.Message = func(Occurrence) (*message.Message, error) { // it expires before most of those are due that are made now
+		msg := message.NewMessage("", nil)
+		redisdelay.ExpireAt(msg, w.Now().Add(30*time.Second), redisdelay.ExpiryDrop)
+		return msg, nil
+	}
+	p := w.program(s)
+	p.look()
+	require.Len(t, w.waiting(), 29)
+	require.Equal(t, 1, w.log.count("Cannot publish the next occurrences"))
+	require.Len(t, w.advance(20*time.Second), 20)
+	p.retry()
+	p.look()
+	require.Len(t, w.waiting(), 29)
+}
+
+// A client without timeouts waits for Redis as long as that stands still. The log says so.
+func TestALookWithoutAnAnswerIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &capture{}
+		goOn := make(chan struct{})
+		c := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
+			<-goOn
+			return nil, errors.New("no server")
+		}, MaxRetries: -1, ReadTimeout: -1, DialTimeout: time.Hour, DialerRetries: 1})
+		pub, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: c}, nil)
+		require.NoError(t, err)
+		p, err := New(Config{Publisher: pub}, log)
+		require.NoError(t, err)
+		require.NoError(t, p.Add(daily("a")))
+		ctx, end := context.WithCancel(context.Background())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			p.topics["t"].run(ctx, nil)
+		}()
+		time.Sleep(6 * time.Second)
+		require.Equal(t, 1, log.count("Redis has not answered a look"))
+		time.Sleep(time.Minute)
+		require.Equal(t, 2, log.count("Redis has not answered a look"))
+		end()
+		close(goOn)
+		<-ended
+		_ = pub.Close()
+		_ = c.Close()
+	})
+}
+
+// A look that comes at once finds that missed occurrences are being made, which is no fault.
+func TestALookThatComesAtOnceDoesNotComplain(t *testing.T) {
+	w := newWorld(t)
+	p := w.program(daily("a"))
+	p.look()
+	r, s := w.record("a"), p.topics["t"].all()[0]
+	own := time.Now()
+	p.now = func() time.Time { return own }
+	s.begin()
+	defer s.end(nil)
+	for after, lines := range map[time.Duration]int{0: 0, p.config.Poll/2 - 1: 0, p.config.Poll / 2: 1} {
+		log := &capture{}
+		s.logger, s.lateFor, s.told = log, time.Time{}, time.Time{}
+		p.now = func() time.Time { return own.Add(after) }
+		s.complain(r, w.Now().Add(7*day))
+		require.Equal(t, lines, log.count("Message or Publish has not returned"), after)
+	}
 }

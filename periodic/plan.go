@@ -24,14 +24,15 @@ type planned struct {
 // plan is what is to be published now, in order.
 type plan struct {
 	occurrences []planned
-	more        bool  // another plan follows at once
-	left        int64 // instants left out because Message takes too long for them
-	last        bool  // MisfireAll counts as MisfireLast, because Message is slower than the period
+	more        bool          // another plan follows at once
+	left        int64         // instants left out because Message takes too long for them
+	cost        time.Duration // that an occurrence was expected to take
+	last        bool          // MisfireAll counts as MisfireLast, because Message is slower than the period
 }
 
 // pace is what is known of how long an occurrence takes to be made and sent.
 type pace struct {
-	cost   time.Duration // of the last Message, and the last call of Publish
+	cost   time.Duration // of the last Message, and the faster of the last two calls of Publish
 	least  time.Duration // the shortest of the last three; 0: there were fewer
 	behind bool          // an occurrence came too late: those that cannot be made in time are left out
 }
@@ -55,6 +56,7 @@ type planner struct {
 // schedule is r and the server's clock shows now. Each one's guard follows from the one before, so
 // all programs make the same plan or fail at a guard.
 func (p planner) plan(r queue.Recurring, now time.Time, pace pace) (found plan) {
+	found.cost = pace.cost
 	add := func(o planned) { found.occurrences = append(found.occurrences, o) }
 	if !r.Run.IsZero() {
 		add(planned{at: r.Run, due: now, latest: now, previous: p.before(r), guard: queue.AskedFor(r.Version)})

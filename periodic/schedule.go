@@ -1,9 +1,11 @@
 package periodic
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,7 +42,8 @@ type schedule struct {
 	lateFor  time.Time  // cursor of the record when it last logged that an occurrence is late
 	pace     pace
 	costs    [3]time.Duration // of the last calls of Message
-	sent     time.Duration    // that the last call of Publish took
+	sent     [2]time.Duration // that the last calls of Publish took
+	sooner   bool             // a plan was given up for an earlier instant, and none was published since
 }
 
 // newSchedule checks a schedule.
@@ -124,7 +127,7 @@ func (s *schedule) paceNow() pace {
 	defer s.mu.Unlock()
 	p := s.pace
 	p.least = min(s.costs[0], s.costs[1], s.costs[2])
-	p.cost = s.costs[2] + s.sent
+	p.cost = s.costs[2] + min(cmp.Or(s.sent[0], s.sent[1]), s.sent[1]) // one slow call of Publish is no sign
 	return p
 }
 
@@ -133,6 +136,17 @@ func (s *schedule) took(cost time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.costs = [3]time.Duration{s.costs[1], s.costs[2], max(cost, 1)}
+}
+
+// canSooner tells whether a plan that has left instants out is given up, because Message was much
+// faster than the call before: then an earlier instant can be made in time. It does so once until
+// an occurrence is published, because the next call may be slow again.
+func (s *schedule) canSooner(took, expected time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	can := !s.sooner && took < expected/2
+	s.sooner = s.sooner || can
+	return can
 }
 
 // setBehind notes whether occurrences that cannot be made in time are left out.
@@ -171,6 +185,7 @@ type made struct {
 	planned
 	msg   *message.Message
 	began time.Time // when Message was called
+	took  time.Duration
 	err   error
 }
 
@@ -201,6 +216,9 @@ func (s *schedule) carryOut(p plan, c serverClock) (again bool, err error) {
 			if m.err != nil {
 				_, err := s.send(b)
 				return false, errors.Join(fmt.Errorf("occurrence %s: %w", m.at.UTC().Format(time.RFC3339), m.err), err)
+			}
+			if left == len(p.occurrences) && p.left > 0 && s.canSooner(m.took, p.cost) {
+				return true, nil
 			}
 			left, making = left-1, false
 			b.add(m, c)
@@ -250,7 +268,8 @@ func (s *schedule) makeAll(occurrences []planned) (next chan<- struct{}, results
 			}
 			m := made{planned: o, began: s.periodic.now()}
 			m.msg, m.err = s.make(o)
-			s.took(s.periodic.now().Sub(m.began))
+			m.took = s.periodic.now().Sub(m.began)
+			s.took(m.took)
 			out <- m
 			if m.err != nil {
 				return
@@ -269,7 +288,7 @@ func (s *schedule) send(b bundle) (goes bool, err error) {
 	began := s.periodic.now()
 	err = s.publish(b.messages)
 	s.mu.Lock()
-	s.sent = s.periodic.now().Sub(began)
+	s.sent = [2]time.Duration{s.sent[1], max(s.periodic.now().Sub(began), 1)}
 	s.mu.Unlock()
 	// An occurrence that is known to be there counts, even if a later part has failed.
 	passed, missed := 0, int64(0)
@@ -283,7 +302,7 @@ func (s *schedule) send(b bundle) (goes bool, err error) {
 	}
 	if passed+by[queue.Repeated]+by[queue.Faster] > 0 {
 		s.mu.Lock()
-		s.told = time.Time{}
+		s.told, s.sooner = time.Time{}, false
 		s.mu.Unlock()
 	}
 	if missed > 0 {
@@ -324,14 +343,20 @@ var (
 		" or not at all: a decorator has to pass on each message with its context")
 )
 
+// dividing are the errors of a call of Publish that need not concern all of its messages.
+var dividing = []error{redisdelay.ErrPublishTooLarge, redisdelay.ErrTopicFull,
+	redisdelay.ErrInvalidMetadata, redisdelay.ErrPastExpiry, redisdelay.ErrMessageTooLarge}
+
 // publish publishes messages. If they are too many or too large for one call, or for the room in
-// the topic, it publishes the first half before the others, so that what is due next comes first.
+// the topic, or one of them is refused, it publishes the first half before the others. So what is
+// due next comes first, and one that is refused keeps none that comes before it.
 func (s *schedule) publish(messages []*message.Message) (err error) {
 	if exited := guard.Apart("Publisher", func() { err = s.periodic.config.Publisher.Publish(s.Topic, messages...) }); exited != nil {
 		return exited
 	}
 	half := len(messages) / 2
-	if half == 0 || !errors.Is(err, redisdelay.ErrPublishTooLarge) && !errors.Is(err, redisdelay.ErrTopicFull) {
+	divides := func(why error) bool { return errors.Is(err, why) }
+	if half == 0 || !slices.ContainsFunc(dividing, divides) {
 		return guard.Sound(err)
 	}
 	if err := s.publish(messages[:half]); err != nil {

@@ -25,7 +25,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 // No schedule that a program runs is silent for longer than its interval and a poll without a line
@@ -236,8 +236,16 @@ type era struct {
 	waiting map[string]map[int64]time.Time // schedule -> instant -> due
 	signs   map[string][]sign              // of life
 	said    map[string][]time.Time         // lines; "": of the topic
+	missed  map[string][]time.Time         // when missed instants were due, which the next line about such is for
 	paused  map[string]bool
-	failing bool // the log says that Redis does not answer
+	failing bool                     // the log says that Redis does not answer
+	slow    map[string]time.Duration // that the next call of Message or Publish takes
+}
+
+// takeSlow returns how much longer a call takes. e.mu is held.
+func (e *era) takeSlow(what string) time.Duration {
+	defer delete(e.slow, what)
+	return e.slow[what]
 }
 
 // run returns what is wrong.
@@ -247,7 +255,8 @@ func (s *scenario) run(t *testing.T) (fault string) {
 	defer mini.Close()
 	synctest.Test(t, func(t *testing.T) {
 		e := &era{scenario: s, t: t, mini: mini, shift: time.Until(begin), random: rand.New(rand.NewPCG(uint64(s.seed), 1)),
-			waiting: map[string]map[int64]time.Time{}, signs: map[string][]sign{}, said: map[string][]time.Time{}, paused: map[string]bool{}}
+			waiting: map[string]map[int64]time.Time{}, signs: map[string][]sign{}, said: map[string][]time.Time{},
+			missed: map[string][]time.Time{}, paused: map[string]bool{}}
 		fault = e.run()
 	})
 	return fault
@@ -285,7 +294,7 @@ func (e *era) run() string {
 			}
 			return over
 		})
-		e.deliver()
+		e.tick()
 	}
 	fault := e.judge()
 	for i := range e.kinds {
@@ -331,9 +340,12 @@ func (e *era) program(ctx context.Context) (stop func()) {
 	c := e.client(true)
 	pub, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: c}, nil)
 	require.NoError(e.t, err)
-	p, err := New(Config{Publisher: &noting{pub, e}, Poll: e.poll, Ahead: e.ahead}, &listener{e: e})
+	noted := &noting{pub, e, map[string]time.Duration{}}
+	p, err := New(Config{Publisher: noted, Poll: e.poll, Ahead: e.ahead}, &listener{e: e})
 	require.NoError(e.t, err)
 	for i := range e.kinds {
+		noted.every[e.name(i)], err = time.ParseDuration(e.kinds[i].spec[len("@every "):])
+		require.NoError(e.t, err)
 		require.NoError(e.t, p.Add(e.schedule(i)))
 	}
 	ended := make(chan struct{})
@@ -355,6 +367,7 @@ func (e *era) schedule(i int) Schedule {
 	return Schedule{Name: e.name(i), Topic: "t", Spec: k.spec, Misfire: k.misfire, Jitter: k.jitter, Message: func(o Occurrence) (*message.Message, error) {
 		e.mu.Lock()
 		takes, luck := k.least+time.Duration(e.random.Int64N(int64(k.most-k.least)+1)), e.random.IntN(100)
+		takes += e.takeSlow("message")
 		e.mu.Unlock()
 		time.Sleep(takes)
 		switch {
@@ -372,12 +385,17 @@ func (e *era) schedule(i int) Schedule {
 // noting is a decorator that notes what is published.
 type noting struct {
 	message.Publisher
-	e *era
+	e     *era
+	every map[string]time.Duration // of its program's schedules
 }
 
 func (n *noting) Unwrap() message.Publisher { return n.Publisher }
 
 func (n *noting) Publish(topic string, messages ...*message.Message) error {
+	n.e.mu.Lock()
+	takes := n.e.takeSlow("publish")
+	n.e.mu.Unlock()
+	time.Sleep(takes)
 	err := n.Publisher.Publish(topic, messages...)
 	n.e.mu.Lock()
 	defer n.e.mu.Unlock()
@@ -389,9 +407,22 @@ func (n *noting) Publish(topic string, messages ...*message.Message) error {
 				n.e.waiting[o.Schedule] = map[int64]time.Time{}
 			}
 			n.e.waiting[o.Schedule][o.At.UnixMilli()] = due
+			n.skipped(o, due)
 		}
 	}
+	n.e.deliverLocked() // what is late comes at once, and not after lines that are about the next one
 	return err
+}
+
+// skipped notes the instants between an occurrence and the one before, of which a line is to follow.
+// e.mu is held.
+func (n *noting) skipped(o Occurrence, due time.Time) {
+	if o.Previous.IsZero() {
+		return
+	}
+	for at := o.Previous.Add(n.every[o.Schedule]); at.Before(o.At); at = at.Add(n.every[o.Schedule]) {
+		n.e.missed[o.Schedule] = append(n.e.missed[o.Schedule], due.Add(at.Sub(o.At)-n.e.shift))
+	}
 }
 
 // starts notes that a schedule counts from now on. Its jitter comes before the first occurrence.
@@ -409,14 +440,19 @@ func (e *era) drop(name string) {
 	clear(e.waiting[name])
 }
 
-// deliver delivers what is due by the server's clock.
-func (e *era) deliver() {
-	now := e.server()
+// tick delivers what has become due, and notes that the log still says that Redis does not answer.
+func (e *era) tick() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.failing {
 		e.said[""] = append(e.said[""], time.Now())
 	}
+	e.deliverLocked()
+}
+
+// deliverLocked delivers what is due by the server's clock. e.mu is held.
+func (e *era) deliverLocked() {
+	now := time.Now().Add(e.shift)
 	for name, waits := range e.waiting {
 		for at, due := range waits {
 			if !due.After(now) {
@@ -446,6 +482,10 @@ func (e *era) begin(ctx context.Context, operator *admin.Admin, v event, program
 	case "redis":
 		e.mu.Lock()
 		e.cut = true
+		e.mu.Unlock()
+	case "message", "publish":
+		e.mu.Lock()
+		e.slow = map[string]time.Duration{v.what: v.by}
 		e.mu.Unlock()
 	case "clock":
 		e.mu.Lock()
@@ -567,8 +607,25 @@ func (l *listener) say(msg string, err error, fields watermill.LogFields) {
 	defer l.e.mu.Unlock()
 	l.e.failing = l.name == "" && strings.HasPrefix(msg, "Cannot look") || l.e.failing && (l.name != "" || !strings.HasPrefix(msg, "Looking"))
 	l.e.said[l.name] = append(l.e.said[l.name], time.Now())
+	if strings.HasPrefix(msg, "Occurrences of the schedule were missed") { // also those that were to come yet
+		l.e.said[l.name] = append(l.e.said[l.name], l.e.missed[l.name]...)
+		l.e.missed[l.name] = nil
+	}
 	l.e.scenario.lines++
 }
 
 func (l *listener) Error(msg string, err error, fields watermill.LogFields) { l.say(msg, err, fields) }
 func (l *listener) Info(msg string, fields watermill.LogFields)             { l.say(msg, nil, fields) }
+
+// A Message that takes long once, and a Publish that does, leave out no more than what passes
+// meanwhile. Nobody says that the server's clock was ahead.
+func TestOneSlowCallLeavesOutOnlyWhatPasses(t *testing.T) {
+	t.Parallel()
+	for _, what := range []string{"message", "publish"} {
+		s := scenario{lasts: 4 * time.Minute, poll: 5 * time.Second, ahead: 20 * time.Second, kinds: []kind{{spec: "@every 1s"}},
+			events: []event{{what: what, at: 30 * time.Second, by: 80 * time.Second}}}
+		require.Empty(t, s.run(t), what)
+		require.Zero(t, s.count("The server's clock"), "%s: %s", what, strings.Join(s.texts, "\n"))
+		require.Greater(t, s.delivered, 240-80-10, "%s: %s", what, strings.Join(s.texts, "\n"))
+	}
+}

@@ -133,7 +133,9 @@ func (t *topic) run(ctx context.Context, mailbox *wake.Mailbox) {
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		waiting := t.takeWaiting()
+		answers := t.sayIfSilent()
 		again, err := t.look(ctx)
+		t.failing = !answers() || t.failing
 		for _, done := range waiting {
 			done()
 		}
@@ -158,6 +160,33 @@ func (t *topic) run(ctx context.Context, mailbox *wake.Mailbox) {
 		case <-t.wake:
 		case <-timer.C:
 		}
+	}
+}
+
+// sayIfSilent logs if a look lasts longer than Poll, and then once a minute: a client may have no
+// timeout. answers ends that, and tells that nothing was logged.
+func (t *topic) sayIfSilent() (answers func() bool) {
+	began, said := t.periodic.now(), false
+	var mu sync.Mutex
+	var timer *time.Timer
+	mu.Lock()
+	defer mu.Unlock()
+	timer = time.AfterFunc(max(t.periodic.config.Poll, time.Second), func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if timer == nil {
+			return
+		}
+		said = true
+		timer.Reset(time.Minute)
+		t.logger.Error("Redis has not answered a look at the schedules yet, so they wait", errSlow, watermill.LogFields{"since": began})
+	})
+	return func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		timer.Stop()
+		timer = nil
+		return !said
 	}
 }
 
@@ -320,8 +349,9 @@ func (s *schedule) complain(r queue.Recurring, now time.Time) {
 	own := s.periodic.now()
 	s.mu.Lock()
 	since, failures := s.since, s.failures
-	says := late && !s.lateFor.Equal(r.Cursor) // once for each occurrence, and then once a minute
-	says = says || (late || !since.IsZero() && own.Sub(since) > time.Minute) && (s.told.IsZero() || own.Sub(s.told) >= time.Minute)
+	begun := since.IsZero() || own.Sub(since) >= s.periodic.config.Poll/2 // not in a look that comes at once
+	says := late && begun && !s.lateFor.Equal(r.Cursor)                   // once for each occurrence, and then once a minute
+	says = says || (late && begun || !since.IsZero() && own.Sub(since) > time.Minute) && (s.told.IsZero() || own.Sub(s.told) >= time.Minute)
 	if says {
 		s.told = own
 	}
@@ -361,7 +391,7 @@ func (s *schedule) comeBack(r queue.Recurring, seen, now time.Time) (a queue.Ame
 	case ahead > queue.MostAhead:
 		return queue.Amendment{What: queue.ReturnSchedule, Seen: r.Version, Known: known}
 	case ahead > 0 && !s.shifted:
-		s.logger.Info("The server's clock is behind the last occurrence of the schedule, which waits for it", watermill.LogFields{"for": ahead})
+		s.logger.Info("The last occurrence of the schedule, or one that it left out, is after the server's clock, so the schedule waits", watermill.LogFields{"for": ahead})
 	}
 	s.shifted = ahead > 0
 	return a
@@ -418,12 +448,16 @@ func (s *schedule) follow(r queue.Recurring, now time.Time) (a queue.Amendment) 
 		s.logger.Info("Another program that began later has another definition of the schedule, which counts", watermill.LogFields{
 			"own": s.definition, "counts": r.Definition, "version": r.Version})
 	}
+	asked := r.Asked
+	if asked.After(now.Add(queue.MostAhead)) {
+		asked = time.Time{} // the server's clock was ahead when somebody asked, so ask again
+	}
 	switch silent := max(silence, 4*s.periodic.config.Poll); {
-	case !r.Asked.IsZero() && now.Sub(r.Asked) > silent:
+	case !asked.IsZero() && now.Sub(asked) > silent:
 		s.logger.Info("No program with the later definition of the schedule answers, so that of this program counts again",
 			watermill.LogFields{"own": s.definition, "counted": r.Definition})
 		return put
-	case r.Asked.IsZero() && s.periodic.now().Sub(s.asked) > 2*silent:
+	case asked.IsZero() && s.periodic.now().Sub(s.asked) > 2*silent:
 		s.asked = s.periodic.now()
 		return queue.Amendment{What: queue.AskSchedule, Seen: r.Version}
 	}

@@ -26,7 +26,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 	"github.com/redisdelay/watermill-redisdelay/periodic"
 	promredisdelay "github.com/redisdelay/watermill-redisdelay/prometheus"
 )

@@ -3,7 +3,7 @@ package relay
 import (
 	"testing"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/readme"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/readme"
 )
 
 func TestConfigurationTableIsTrue(t *testing.T) {

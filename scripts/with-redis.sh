@@ -6,7 +6,7 @@
 # The server is the one at REDIS_ADDR (host:port) if that is set; else a fresh
 # one on a free port of this machine. A missing redis-server is installed where
 # that can be done (root, apt-get). The command sees REDIS_ADDR,
-# REDIS_SERVER_BIN (see internal/redistest) and REDISTEST_REQUIRED=1, with which
+# REDIS_SERVER_BIN (see internal/test/redistest) and REDISTEST_REQUIRED=1, with which
 # no test may be skipped for want of them.
 set -euo pipefail
 

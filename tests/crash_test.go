@@ -23,8 +23,8 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 func init() {
@@ -422,6 +422,7 @@ func (c *child) freeze() (thaw func()) {
 	})
 	c.t.Cleanup(thaw)
 	require.True(c.t, bufio.NewScanner(stdout).Scan(), "the %s cannot be frozen", c.role)
+	redistest.AwaitFrozen(c.t, c.cmd.Process.Pid)
 	return thaw
 }
 

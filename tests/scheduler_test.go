@@ -20,8 +20,8 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 

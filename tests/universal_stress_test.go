@@ -8,7 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 // The whole suite ten times at once (STRESS_TEST_COUNT), in each mode, on the real server.

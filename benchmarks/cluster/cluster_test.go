@@ -15,13 +15,27 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/clusterload"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/clusterload"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
+
+// smoke has all be tiny, to show that it works.
+var smoke = os.Getenv("BENCH_CLUSTER") == "smoke"
+
+// some is n, or a fiftieth of it, but at least 1.
+func some[N int | time.Duration](n N) N {
+	if smoke {
+		return max(n/50, 1)
+	}
+	return n
+}
 
 func start(t *testing.T) (*redistest.Cluster, *redis.ClusterClient) {
 	if os.Getenv("BENCH_CLUSTER") == "" {
 		t.Skip("set BENCH_CLUSTER, as make bench-cluster does")
+	}
+	if smoke { // figures mean nothing then
+		t.Parallel()
 	}
 	c := redistest.StartCluster(t, "--cluster-node-timeout", "15000", "--slowlog-log-slower-than", "0")
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs()})
@@ -55,18 +69,18 @@ func TestLoad(t *testing.T) {
 	c, client := start(t)
 	connections := info(t, c.Nodes(), "connected_clients")
 	before := cpu(t, c.Nodes())
-	time.Sleep(5 * time.Second)
+	time.Sleep(some(5 * time.Second))
 	without := cpu(t, c.Nodes()) - before
 	l, err := clusterload.Start(clusterload.Config{Client: client, PerNode: 3, Every: 20 * time.Millisecond, Delay: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2 * time.Second)
+	time.Sleep(some(2 * time.Second))
 	before = cpu(t, c.Nodes())
 	from := time.Now()
-	time.Sleep(20 * time.Second)
+	time.Sleep(some(20 * time.Second))
 	to := time.Now()
-	used, n := cpu(t, c.Nodes())-before-without*to.Sub(from).Seconds()/5, 0
+	used, n := cpu(t, c.Nodes())-before-without*to.Sub(from).Seconds()/some(5*time.Second).Seconds(), 0
 	late := l.Lateness(from, to, nil)
 	for node, its := range late {
 		n += len(its)
@@ -87,15 +101,15 @@ func TestMany(t *testing.T) {
 	for range 4 {
 		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs()})
 		defer client.Close()
-		l, err := clusterload.Start(clusterload.Config{Client: client, PerNode: 250, Every: 10 * time.Second, Delay: 100 * time.Millisecond})
+		l, err := clusterload.Start(clusterload.Config{Client: client, PerNode: some(250), Every: 10 * time.Second, Delay: 100 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
 		loads = append(loads, l)
 	}
-	time.Sleep(5 * time.Second)
+	time.Sleep(some(5 * time.Second))
 	from := time.Now()
-	time.Sleep(20 * time.Second)
+	time.Sleep(some(20 * time.Second))
 	all := map[string][]time.Duration{}
 	for _, l := range loads {
 		for node, its := range l.Lateness(from, time.Now(), nil) {
@@ -119,21 +133,21 @@ func TestIdle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(7 * time.Second)
+	time.Sleep(some(7 * time.Second))
 	before := info(t, c.Primaries, "total_commands_processed")
-	time.Sleep(20 * time.Second)
+	time.Sleep(some(20 * time.Second))
 	commands := info(t, c.Primaries, "total_commands_processed") - before
 	_, _ = l.Stop(0)
 	l = nil
 	before = info(t, c.Primaries, "total_commands_processed")
-	time.Sleep(20 * time.Second)
-	fmt.Printf("idle, 9 topics on 3 masters: %.1f commands a second\n", (commands-(info(t, c.Primaries, "total_commands_processed")-before))/20)
+	time.Sleep(some(20 * time.Second))
+	fmt.Printf("idle, 9 topics on 3 masters: %.1f commands a second\n", (commands-(info(t, c.Primaries, "total_commands_processed")-before))/some(20*time.Second).Seconds())
 }
 
 // TestMigrate shows how long MIGRATE of one key stops its node.
 func TestMigrate(t *testing.T) {
 	c, _ := start(t)
-	for _, size := range []int{10_000, 100_000, 300_000} {
+	for _, size := range []int{some(10_000), some(100_000), some(300_000)} {
 		for _, key := range []string{"pending", "messages"} {
 			var took []time.Duration
 			for range 3 {
@@ -168,7 +182,7 @@ func fill(t *testing.T, client redis.UniversalClient, kind string, size int) (ke
 	key = "redisdelay:{t}:" + kind
 	for first := 0; first < size; first += 1000 {
 		pipe := client.Pipeline()
-		for i := first; i < first+1000; i++ {
+		for i := first; i < min(first+1000, size); i++ {
 			id := fmt.Sprintf("01JDABCDEF%016d", i)
 			if kind == "pending" {
 				pipe.ZAdd(ctx, key, redis.Z{Score: float64(1795621355243 + i), Member: id})
@@ -209,8 +223,8 @@ func TestAtomicMigration(t *testing.T) {
 	ctx := context.Background()
 	from, to := nodesOf(c)
 	source := from.Client(t)
-	fill(t, source, "pending", 300_000)
-	key := fill(t, source, "messages", 300_000)
+	fill(t, source, "pending", some(300_000))
+	key := fill(t, source, "messages", some(300_000))
 	slot := source.ClusterKeySlot(ctx, key).Val()
 	var err error
 	for _, command := range [][]any{
@@ -284,7 +298,7 @@ func TestPublish(t *testing.T) {
 	if other == owner {
 		other = c.Primaries[1]
 	}
-	const n = 3000
+	n := some(3000)
 	channel := "redisdelay:mailbox:0123456789ABCDEF:{t}"
 	for _, trial := range []struct {
 		name, command string
@@ -310,7 +324,7 @@ func TestPublish(t *testing.T) {
 		}
 		sha := client.ScriptLoad(ctx, script).Val()
 		before, began := cpu(t, c.Nodes()), time.Now()
-		time.Sleep(3 * time.Second)
+		time.Sleep(some(3 * time.Second))
 		idle := (cpu(t, c.Nodes()) - before) / time.Since(began).Seconds()
 		var late []time.Duration
 		before, began = cpu(t, c.Nodes()), time.Now()
@@ -330,7 +344,7 @@ func TestPublish(t *testing.T) {
 			t.Fatal(err)
 		}
 		slices.Sort(late)
-		fmt.Printf("| %s | %.0f us | %.2f | %.2f |\n", trial.name, used/n, ms(clusterload.Quantile(late, 0.5)), ms(clusterload.Quantile(late, 0.99)))
+		fmt.Printf("| %s | %.0f us | %.2f | %.2f |\n", trial.name, used/float64(n), ms(clusterload.Quantile(late, 0.5)), ms(clusterload.Quantile(late, 0.99)))
 		_ = client.Close()
 	}
 }

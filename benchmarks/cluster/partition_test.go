@@ -15,8 +15,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
-	"github.com/redisdelay/watermill-redisdelay/internal/clusterload"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/clusterload"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
@@ -129,13 +129,14 @@ func TestPartitions(t *testing.T) {
 		{"batches of 2,000", 20, 2000, 400 * time.Millisecond},
 		{"single publishes", 12000, 1, 500 * time.Microsecond},
 	} {
+		l.calls = some(l.calls)
 		var plain []float64
 		var plainP99 float64
 		for _, partitions := range []int{0, 12} {
 			o := newTopic(t, client, partitions)
-			time.Sleep(time.Second)
+			time.Sleep(some(time.Second))
 			before, began := each(), time.Now()
-			time.Sleep(2 * time.Second)
+			time.Sleep(some(2 * time.Second))
 			idle := each()
 			for i := range idle {
 				idle[i] = (idle[i] - before[i]) / time.Since(began).Seconds()
@@ -196,10 +197,10 @@ func TestPartitionsIdle(t *testing.T) {
 	client.AddHook(count)
 	for _, partitions := range []int{0, 12} {
 		o := newTopic(t, client, partitions)
-		time.Sleep(7 * time.Second)
+		time.Sleep(some(7 * time.Second))
 		before := count.Load()
-		time.Sleep(30 * time.Second)
-		trips := float64(count.Load()-before) / 30
+		time.Sleep(some(30 * time.Second))
+		trips := float64(count.Load()-before) / some(30*time.Second).Seconds()
 		o.close()
 		fmt.Printf("idle, %d partitions: %.2f round trips a second, %.2f a plain topic (limit 0.50)\n", partitions, trips, trips/float64(max(partitions, 1)))
 	}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/machine"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/machine"
 )
 
 // figure is a kind of figure.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/benchmarks/internal/redisserver"
-	"github.com/redisdelay/watermill-redisdelay/internal/machine"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/machine"
 )
 
 func near(a, b float64) bool { return math.Abs(a-b) < 1e-9 }

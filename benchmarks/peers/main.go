@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/machine"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/machine"
 )
 
 // sizes say how much work there is.

@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/machine"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/machine"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/machine"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/machine"
 )
 
 func TestArrivalsAreTalliedAlsoWhereARecordIsHalfWritten(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/machine"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/machine"
 )
 
 // row has the figures of one system.

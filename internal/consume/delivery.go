@@ -41,6 +41,7 @@ type Delivery struct {
 
 	failure atomic.Pointer[string]  // the handler's error that KeepError kept, or nil
 	verdict atomic.Pointer[verdict] // what a nack does, or nil: metadata, Backoff and limit say it
+	tried   atomic.Bool             // Try was called
 	ending  ending
 }
 
@@ -93,6 +94,12 @@ func Of(msg *message.Message) *Delivery {
 	}
 	return nil
 }
+
+// Try notes that the message's own work begins.
+func (d *Delivery) Try() { d.tried.Store(true) }
+
+// Tried tells whether that work has begun before, in this delivery or in an earlier one.
+func (d *Delivery) Tried() bool { return d.tried.Load() || d.inHand.Delivered }
 
 // FailWith keeps an error of the handler with the message, if it is nacked. "" is none.
 func (d *Delivery) FailWith(text string) { d.failure.Store(&text) }

@@ -23,6 +23,9 @@ var (
 	MayBeOccurrence = mayBeOccurrence
 )
 
+// Encode returns the options as scripts read them.
+func (o Options) Encode() string { return o.encode() }
+
 // ParseRecord reads a record of deliveries.
 func ParseRecord(text string) (count int, flag, delayedFor, reason string) {
 	r := ReadRecord(text)

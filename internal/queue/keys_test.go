@@ -4,8 +4,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -81,14 +83,74 @@ func TestNamesOfKeysAndTheirSlots(t *testing.T) {
 	}
 	list(queue.NewKeys("", "orders").Meta(), queue.Registry(""))
 
-	const golden = "testdata/keys.golden"
+	golden(t, "testdata/keys.golden", b.String())
+}
+
+// golden compares a text with that of a file.
+func golden(t *testing.T, file, text string) {
+	t.Helper()
 	if *update {
 		require.NoError(t, os.MkdirAll("testdata", 0o755))
-		require.NoError(t, os.WriteFile(golden, []byte(b.String()), 0o644))
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
 	}
-	want, err := os.ReadFile(golden)
+	want, err := os.ReadFile(file)
 	require.NoError(t, err)
-	require.Equal(t, string(want), b.String())
+	require.Equal(t, string(want), text)
+}
+
+// Other versions of this program, and its scripts, read the same options of messages. A guard is
+// the option of an occurrence of a recurring schedule.
+func TestTextsOfOptions(t *testing.T) {
+	t.Parallel()
+	at := time.UnixMilli(1_700_000_000_000)
+	var b strings.Builder
+	for _, o := range []queue.Options{
+		{MaxDeliveries: 3},
+		{MaxDeliveries: -7, DelayID: "order 1%@", Window: time.Minute, Mode: queue.Keep},
+		{DelayID: "order 1", Mode: queue.Reject},
+		{Expiry: queue.Expiry{At: at}},
+		{Expiry: queue.Expiry{Lateness: time.Minute, Dead: true}},
+		{DelayID: queue.OccurrenceID("s", at), Guard: queue.Follows(4, at.Add(-3*time.Hour), at.Add(-2*time.Hour), at.Add(time.Hour), 5)},
+		{DelayID: queue.OccurrenceID("s", at), Guard: queue.AskedFor(4)},
+	} {
+		fmt.Fprintln(&b, o.Encode())
+	}
+	golden(t, "testdata/options.golden", b.String())
+}
+
+// Other versions of this program read the same records of recurring schedules, and of what is
+// handled.
+func TestTextsOfSchedules(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		var b strings.Builder
+		list := func(what, text string) {
+			fmt.Fprintf(&b, "%s: %s\n", what, regexp.MustCompile(`\d{13}`).ReplaceAllString(text, "MS"))
+		}
+		record := func(what string) { list(what, w.Client.HGet(ctx, w.keys.Schedules(), "s").Val()) }
+		jitter := func(a *queue.Amendment) { a.Jitter = 7 * time.Millisecond }
+		r := w.amend(queue.Put, "s", jitter).Record
+		record("begun")
+		w.follow(r, w.hour(1), w.hour(2))
+		at := w.hour(3)
+		w.publish(occurrence("s", at, queue.Follows(1, time.Time{}, w.hour(2), at, 5)))
+		record("three wait, five were missed")
+		w.amend(queue.RunSchedule, "s")
+		w.amend(queue.PauseSchedule, "s")
+		w.amend(queue.AskSchedule, "s", seen(1, ""))
+		record("paused, asked to run, and its programs asked to answer")
+		w.amend(queue.RemoveSchedule, "s")
+		record("removed")
+		list("the last change", w.Client.HGet(ctx, w.keys.Schedules(), ":").Val())
+
+		first, second := w.topic.Handle("s", "a", w.hour(1), time.Hour), w.topic.Handle("s", "a", w.hour(2), time.Hour)
+		handled := func(what string, h *queue.Handling, again time.Duration) {
+			require.NoError(t, only(h.Begin(ctx, again, true)))
+			list(what, regexp.MustCompile(` [0-9A-Z]{16} `).ReplaceAllString(w.Client.Get(ctx, w.keys.Handling("s", "a")).Val(), " TOKEN "))
+		}
+		handled("an occurrence is in hand", first, 0)
+		handled("another is next", second, time.Hour)
+		golden(t, "testdata/schedules.golden", b.String())
+	}, "a")
 }
 
 func FuzzTopicsHaveTheirOwnKeysInOneSlot(f *testing.F) {

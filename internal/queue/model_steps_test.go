@@ -167,6 +167,9 @@ func (m *model) claim(t *rapid.T) {
 		m.active = &queue.Active{Subscription: s.id, Epoch: -1} // which is checked below
 	} else if g == inTurns {
 		rests = m.active == nil || m.active.Subscription != s.id || over
+		for _, l := range m.picture.Groups[g].Unack {
+			rests = rests || l.Until <= m.now() // all leases end with this one
+		}
 	}
 	if rests {
 		limit = 0

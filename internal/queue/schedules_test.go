@@ -13,7 +13,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 // occurrence is a message of a schedule, which is due at its instant.
@@ -380,6 +380,14 @@ func TestProgramsAskWhetherOthersLive(t *testing.T) {
 		asked := w.amend(queue.AskSchedule, "s", seen(1, "")).Record.Asked
 		require.False(t, asked.IsZero())
 		require.Equal(t, asked, w.amend(queue.AskSchedule, "s", seen(1, "")).Record.Asked)
+		for ahead, anew := range map[time.Duration]bool{50 * time.Second: false, 6 * time.Hour: true} { // the server's clock was ahead
+			was := time.UnixMilli(w.now()).Add(ahead)
+			record := strings.Fields(w.Client.HGet(ctx, w.keys.Schedules(), "s").Val())
+			record[4] = fmt.Sprint(was.UnixMilli())
+			require.NoError(t, w.Client.HSet(ctx, w.keys.Schedules(), "s", strings.Join(record, " ")).Err())
+			asked = w.amend(queue.AskSchedule, "s", seen(1, "")).Record.Asked
+			require.Equal(t, anew, asked.Before(was), ahead)
+		}
 		require.True(t, w.amend(queue.AnswerAsSchedule, "s", seen(1, "")).Record.Asked.IsZero())
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
@@ -292,6 +292,46 @@ func TestOwnerWhoseLeasesRanOutGetsANewEpoch(t *testing.T) {
 		again := first.claim(1)
 		require.Equal(t, []string{"x"}, bodies(again))
 		require.Greater(t, again.Epoch, before.Epoch)
+	})
+}
+
+// A lease that is over takes the others with it when the scheduler comes to it. So an owner that
+// stood still, and is back before the scheduler, gets nothing that another gets next.
+func TestOwnerWithALeaseThatIsOverGetsNothing(t *testing.T) {
+	bothSingle(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		first, second := w.turns("a"), w.turns("a")
+		w.publishNow("1", "2", "3")
+		before := first.claim(1, lease(time.Minute))
+		first.claim(1, lease(time.Hour))
+		second.claim(1, idle(1, inbox.address("2")))
+		w.travel(time.Minute + time.Millisecond)
+		require.Equal(t, queue.Claimed{Waits: true}, first.claim(9, idle(9, inbox.address("1"))))
+		require.Equal(t, []string{first.id}, w.succession())
+		require.Equal(t, []string{"2"}, inbox.received())
+		got := second.claim(9)
+		require.Equal(t, []string{"1", "2", "3"}, bodies(got))
+		require.Greater(t, got.Epoch, before.Epoch)
+	})
+}
+
+// Its leases may be settled before the scheduler takes them back. Then nobody waits for them.
+func TestOwnerWithALeaseThatIsOverFreesThePlaceWithItsLeases(t *testing.T) {
+	bothSingle(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		first, second := w.turns("a"), w.turns("a")
+		w.publishNow("1", "2")
+		before := first.claim(1, lease(time.Minute))
+		second.claim(1, idle(1, inbox.address("2")))
+		w.travel(time.Minute + time.Millisecond)
+		first.claim(1)
+		require.LessOrEqual(t, w.next(), w.now())
+		require.Equal(t, 1, first.ack(held(before)...))
+		require.Equal(t, []string{first.id}, w.succession())
+		require.Equal(t, []string{"2"}, inbox.received())
+		got := second.claim(9)
+		require.Equal(t, []string{"2"}, bodies(got))
+		require.Greater(t, got.Epoch, before.Epoch)
 	})
 }
 

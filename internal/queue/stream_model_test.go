@@ -12,8 +12,8 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 // After any operations in any order, a message is in one place, and in the stream once and not

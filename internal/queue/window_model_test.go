@@ -13,8 +13,8 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 // Groups come and go at random times, with and without a window, while messages are published,

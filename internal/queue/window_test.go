@@ -12,7 +12,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
 )
 
 // windowed are the options of a group with a takeover window.
@@ -298,6 +298,56 @@ func TestACopyThatIsBeingRemovedIsMadeAnew(t *testing.T) {
 		require.Equal(t, all, w.takeAll("b"))
 		w.join("c")
 		require.Equal(t, all, w.takeAll("c"))
+		queuetest.Check(t, w.Client, w.Prefix)
+	})
+}
+
+// half has a group in the middle of copying a window, and returns what its next step does.
+func (w *world) half(all []string) (step func() error) {
+	w.t.Helper()
+	w.join("a")
+	w.publishNow(all...)
+	window := w.window()
+	step = func() error {
+		return queue.Do(ctx, queue.MustClient(w.Client), w.topic.JoinCall("b", windowed(time.Minute), window))
+	}
+	require.NoError(w.t, step())
+	require.Len(w.t, w.ready(window+":b"), 1000)
+	return step
+}
+
+// On a full server no step is done by half. The copy goes on when there is room.
+func TestACopyOnAFullServerWaits(t *testing.T) {
+	w, full := fullWorld(t)
+	all := names("%05d", 0, 2300)
+	step := w.half(all)
+	full()
+	w.unchanged(func() {
+		require.ErrorIs(t, step(), queue.ErrServerFull)
+		_, err := w.topic.Join(ctx, "b", windowed(time.Minute))
+		require.ErrorIs(t, err, queue.ErrServerFull)
+	})
+	require.NoError(t, w.Client.ConfigSet(ctx, "maxmemory", "0").Err())
+	require.Equal(t, queue.Registered{Taken: 2300}, w.join("b"))
+	require.Equal(t, all, w.takeAll("b"))
+	queuetest.Check(t, w.Client, w.Prefix)
+}
+
+func TestAKeyOfAWrongTypeInTheMiddleOfACopyIsNamed(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		step := w.half(names("%05d", 0, 2300))
+		window := w.window()
+		for _, key := range []string{w.keys.Refs(), w.keys.Ready(window), w.keys.Ready(window + ":b"), w.keys.Ready("b"), w.keys.Idle()} {
+			require.NoError(t, w.Client.Do(ctx, "COPY", key, "kept", "REPLACE").Err())
+			had := w.Client.Exists(ctx, key).Val()
+			require.NoError(t, w.Client.Set(ctx, key, "text", 0).Err())
+			w.unchanged(func() { require.ErrorContains(t, step(), key) })
+			require.NoError(t, w.Client.Del(ctx, key).Err())
+			if had == 1 {
+				require.NoError(t, w.Client.Rename(ctx, "kept", key).Err())
+			}
+		}
+		require.Equal(t, queue.Registered{Taken: 2300}, w.join("b"))
 		queuetest.Check(t, w.Client, w.Prefix)
 	})
 }

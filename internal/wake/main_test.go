@@ -4,7 +4,7 @@ import (
 	"context"
 	"testing"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 var ctx = context.Background()

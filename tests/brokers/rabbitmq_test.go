@@ -7,7 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/rabbitmqtest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/rabbitmqtest"
 )
 
 var rabbitmqBroker = broker{

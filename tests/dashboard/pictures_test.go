@@ -19,7 +19,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/demo"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 // TestPictures takes the pictures of docs/dashboard.md, of the sample traffic of the tool. It does

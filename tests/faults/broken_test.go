@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
-	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/faulttest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 // caught requires that the checker has found violations of properties in a world whose workers are

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/faulttest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 func TestNothingFails(t *testing.T) {

@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
-	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/faulttest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 

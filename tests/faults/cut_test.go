@@ -17,10 +17,10 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
-	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/faulttest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 // Wherever a loss of power has cut the append-only file, a topic is as it was after some step,

@@ -10,11 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
-	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/faulttest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 const saysThatDataWasLost = "The consumer group is gone from Redis"

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
-	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/faulttest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 // A failover loses what the replicas did not have: nothing that Publish waited for.

@@ -1,7 +1,7 @@
 package faults
 
 import (
-	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/faulttest"
 )
 
 // These functions tell from a history whether a fault has hit anything. A test whose fault came

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/faulttest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 // A load is what goes on while something fails: publishers of messages with and without delays,

@@ -5,7 +5,7 @@ package faults
 import (
 	"testing"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/faulttest"
 )
 
 func TestMain(m *testing.M) { faulttest.Main(m) }

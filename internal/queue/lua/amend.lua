@@ -12,7 +12,7 @@
 --   programs   zset: address of a program that runs schedules -> ms until which it is valid
 --   counters   hash: counters of the topic
 -- CONSTANTS
---   ahead = 60000  ms by which the last occurrence may be after now; a failover shifts the clock
+--   ahead = 60000  ms by which what was noted may be after now; a failover shifts the clock
 -- ARGV
 --   version     text: of the group set that KEYS were made from
 --   what        text: "put", "pause", "resume", "run", "remove", "ask", "answer" or "return"
@@ -31,11 +31,11 @@
 -- "remove" and such a "put" take back all occurrences that wait. An occurrence that was cancelled
 -- by hand stays in the record, so that it is not published again. "run" asks for one occurrence
 -- now. "ask" asks the programs of the record's version to show that they live, which is what
--- "answer" does. "return" is for a schedule whose last occurrence was due more than a minute after
--- now, because the server's clock was ahead then. It takes back what waits, and the schedule counts
--- from now on, so that it does not rest until that time. It does nothing otherwise. "resume" and
--- "run" wake the programs. Each change is noted in the field ":", so that programs need not read
--- all records again and again.
+-- "answer" does. It asks anew if the last "ask" was more than a minute after now. "return" is for a
+-- schedule whose last occurrence was due more than a minute after now, because the server's clock
+-- was ahead then. It takes back what waits, and the schedule counts from now on, so that it does
+-- not rest until that time. It does nothing otherwise. "resume" and "run" wake the programs. Each
+-- change is noted in the field ":", so that programs need not read all records again and again.
 -- Returns
 -- REPLY
 --   outcome     text: "stale" when the group set has changed, "missing" if there is no such
@@ -108,7 +108,7 @@ elseif what == 'resume' and r.paused ~= '0' then
   r.paused, r.cursor = '0', math.max(r.cursor, now - r.jitter)
 elseif what == 'run' and not repeated and r.run == '0' then
   r.run = ms
-elseif what == 'ask' and r.asked == '0' then
+elseif what == 'ask' and (r.asked == '0' or tonumber(r.asked) > now + ahead) then
   r.asked = ms
 elseif what == 'answer' then
   r.asked = '0'

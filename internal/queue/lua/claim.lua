@@ -61,7 +61,8 @@
 -- "lasting" in stats, because a subscription that finds its group there does not register it.
 -- In a group with SingleActive only the owner gets messages. A subscription becomes the owner if
 -- the place is free and nothing is leased. Both lanes are the same owner. Others stand by if they
--- have slots. The owner has to claim again within its lease, unless it waits or rests. A standby's
+-- have slots. So does the owner once one of its leases is over, because expire takes all of them
+-- back then. The owner has to claim again within its lease, unless it waits or rests. A standby's
 -- call gives an idle owner that deadline too, if its address is no longer valid. If the place is
 -- free and a standby takes no messages, it passes the place on to the next standby. If the
 -- subscription knows a higher epoch than the record has, the owner gets one above that.
@@ -221,7 +222,7 @@ local function count(got)
 end
 
 -- Ownership: returns where the subscription rests if it may not claim now, else false; whether it
--- takes the place of the owner; and whether an idle owner is silent.
+-- takes the place of the owner; whether an idle owner is silent; and whether an owner's lease is over.
 local function ownership()
   local stopped = redis.call('HMGET', paused, '', group)
   local rests = (stopped[1] or stopped[2]) and resting -- where the subscription rests, if it may not claim
@@ -232,17 +233,22 @@ local function ownership()
   elseif single and not rests and not mine then
     rests = standby
   end
+  local over = mine and not rests and leased > 0
+    and redis.call('ZCOUNT', unack, '-inf', '(' .. string.format('%d', now + 1)) > 0
+  if over then -- the place is free as soon as nothing is leased
+    rests, mine, a.ends = standby, false, now
+  end
   -- An idle owner renews its address. Without a valid one it has to claim, as if it had been woken.
   local silent = single and rests == standby and a.owner ~= '-' and a.ends == 0 and leased == 0
     and redis.call('ZCOUNT', waiters, '(' .. at, '+inf') == 0
   if silent then
     a.ends = now + a.lease
   end
-  return rests, takes_over, silent
+  return rests, takes_over, silent, over
 end
 
 -- Has the subscription rest, and returns the reply.
-local function rest(rests, silent)
+local function rest(rests, silent, over)
   redis.call('ZREMRANGEBYSCORE', rests, '-inf', now)
   redis.call('DEL', claim)
   redis.call('ZREM', waiters, address)
@@ -270,18 +276,18 @@ local function rest(rests, silent)
   if mine then -- while the group is paused, no deadline runs
     a.ends, a.lease = 0, lease
   end
-  if mine or lost or silent or passes then
+  if mine or lost or silent or passes or over then
     write_active(group, a)
   end
-  if silent or passes then
+  if silent or passes or over then
     schedule(a.ends)
   end
   return {'ok', 0, 0, waits and 1 or 0, 0, '', {}, {}, at, {}, at}
 end
 
-local rests, takes_over, silent = ownership()
+local rests, takes_over, silent, over = ownership()
 if rests then
-  return answer(rest(rests, silent))
+  return answer(rest(rests, silent, over))
 end
 
 local deadline = string.format('%d', now + lease)

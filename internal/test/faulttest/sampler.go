@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
 )
 
 // sampler reads the state of Redis again and again. It records in the history each message that is

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 // startTimeout is the maximum time for a server to answer after its start.

@@ -199,7 +199,10 @@ func (in *Instance) rewriteLog() error {
 }
 
 // Pause stops the server with SIGSTOP: connections stay open, but nothing answers.
-func (in *Instance) Pause() { in.t.Helper(); in.signal("STOP") }
+func (in *Instance) Pause() {
+	in.t.Helper()
+	AwaitFrozen(in.t, in.signal("STOP"))
+}
 
 // Resume ends Pause.
 func (in *Instance) Resume() { in.t.Helper(); in.signal("CONT") }
@@ -221,18 +224,19 @@ func (in *Instance) RestartCommand() []string {
 }
 
 // signal sends a signal with the shell, because syscall has no SIGSTOP on
-// Windows, where this package must still compile.
-func (in *Instance) signal(name string) {
+// Windows, where this package must still compile. It returns the server's process number.
+func (in *Instance) signal(name string) (pid int) {
 	in.t.Helper()
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.proc == nil {
 		in.t.Fatalf("redistest: SIG%s for a server that is down", name)
 	}
-	pid := strconv.Itoa(in.proc.cmd.Process.Pid)
-	if out, err := exec.Command("sh", "-c", `kill -s "$0" "$1"`, name, pid).CombinedOutput(); err != nil {
+	pid = in.proc.cmd.Process.Pid
+	if out, err := exec.Command("sh", "-c", `kill -s "$0" "$1"`, name, strconv.Itoa(pid)).CombinedOutput(); err != nil {
 		in.t.Fatalf("redistest: SIG%s: %v %s", name, err, out)
 	}
+	return pid
 }
 
 func (in *Instance) stop() {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 // start starts the process.
@@ -127,6 +129,7 @@ func (r *Running) Freeze() (thaw func()) {
 	})
 	r.w.t.Cleanup(thaw)
 	require.True(r.w.t, bufio.NewScanner(stdout).Scan(), "worker %q cannot be frozen", r.Name)
+	redistest.AwaitFrozen(r.w.t, r.cmd.Process.Pid)
 	r.down()
 	return thaw
 }

@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 	"github.com/stretchr/testify/require"
 )
 
