@@ -38,14 +38,6 @@ func (c *Call) key() string {
 	return c.keys[0]
 }
 
-// flag returns a bool as scripts read it.
-func flag(set bool) string {
-	if set {
-		return "1"
-	}
-	return "0"
-}
-
 // Failure is Err, but the error wraps ErrForbidden or ErrServerFull as that of Do does.
 func (c *Call) Failure() error {
 	if err := c.Err(); err != nil {

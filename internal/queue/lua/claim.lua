@@ -136,7 +136,8 @@ local function expiries_of(noted)
   return tonumber(string.match(noted or '', '^%d+') or 0)
 end
 
--- Repeat: returns the messages of the last claim that are still leased, or nil if this is no repeat.
+-- Repeat: returns the reply with those messages of the last claim that are still leased, or nil if
+-- this is no repeat.
 local function repeated()
   local last = redis.call('GET', claim)
   local last_number, since = string.match(last or '', '^(%d+):(%d+)')
@@ -222,7 +223,8 @@ local function count(got)
 end
 
 -- Ownership: returns where the subscription rests if it may not claim now, else false; whether it
--- takes the place of the owner; whether an idle owner is silent; and whether an owner's lease is over.
+-- takes the place of the owner; whether an idle owner is silent; and whether a lease of the owner
+-- is over.
 local function ownership()
   local stopped = redis.call('HMGET', paused, '', group)
   local rests = (stopped[1] or stopped[2]) and resting -- where the subscription rests, if it may not claim
@@ -299,8 +301,8 @@ local left = redis.call('LLEN', ready)
 local function company(expiries)
   return expiries > 1 and math.max(1, math.floor(most / 2 ^ (expiries - 1))) or math.huge
 end
--- Suspects: returns the entries that the subscription may take, and what is noted of them. A suspect
--- ends them if the subscription would hold too many with it.
+-- Suspects: returns the entries that the subscription may take, and what is noted of them. A
+-- suspect ends them if the subscription would hold too many with it.
 local function suspects_among()
   -- Every dead message has a record, and every suspect. Most often there are no others.
   local recorded = redis.call('HLEN', deliveries)

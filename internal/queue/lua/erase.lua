@@ -60,7 +60,8 @@ if step ~= 'some' then
     paused, resumes, counters, schedules, programs, active)
 end
 for g = 1, group_count do
-  --@each group g ready unack leases retry deliveries waiters dead resting stats suspects workers standby
+  --@each group g ready unack leases retry deliveries waiters
+  --@each group g dead resting stats suspects workers standby
   redis.call('UNLINK', ready, unack, leases, retry, deliveries, waiters, dead,
     resting, stats, suspects, workers, standby)
 end

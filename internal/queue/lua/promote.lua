@@ -41,7 +41,8 @@
 --   failed   list: groups whose active subscription did not claim in time, so many at most
 -- Twice: the second run finds only messages that the first has not moved.
 
---@use now grace removals role post wake active expect each put precedes due_at event free_names group_options keeps window
+--@use now grace removals role post wake active expect each put precedes due_at event free_names
+--@use group_options keeps window
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
