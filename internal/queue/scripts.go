@@ -134,9 +134,9 @@ func load(name string) Script {
 var strayDirective = regexp.MustCompile(`(?m)^\s*--@`)
 
 // compose returns the text of each script in lua by its name, and its contract. The text begins
-// with the locals of the contract. The line "--@use wake schedule" of a script stands for the snippets
-// wake and schedule, which are files in lua/shared. A snippet names no snippets, and its header may
-// declare constants. For "--@each" see contract.eachLine.
+// with the locals of the contract. The line "--@use wake schedule" of a script stands for the
+// snippets wake and schedule, which are files in lua/shared. A snippet names no snippets, and its
+// header may declare constants. For "--@each" see contract.eachLine.
 func compose(files fs.FS) (map[string]string, map[string]*contract, error) {
 	scripts, err := readLua(files, "lua")
 	if err != nil {
