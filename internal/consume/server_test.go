@@ -96,20 +96,22 @@ func (f *server) script(args []any) any {
 	switch name {
 	case "ack":
 		settled := 0
-		for len(text) > 0 {
-			n := args[1].(int)
-			for _, id := range text[2 : 2+n] {
-				settled += btoi(f.ack(&queue.Leased{ID: id, Token: text[0]}))
+		parts := args[1].(int)
+		ids := text[2+2*parts:]
+		for p := range parts {
+			n := args[3+2*p].(int)
+			for _, id := range ids[:n] {
+				settled += btoi(f.ack(&queue.Leased{ID: id, Token: text[2+2*p]}))
 			}
-			args, text = args[2+n:], text[2+n:]
+			ids = ids[n:]
 		}
 		return int64(settled)
 	case "release":
-		for i := len(text) - 2; i >= 0; i -= 2 {
+		for i := len(text) - 2; i >= 1; i -= 2 {
 			f.release(&queue.Leased{ID: text[i], Token: text[i+1]})
 		}
 	case "nack":
-		for t := text[1:]; len(t) > 0; t = t[7:] {
+		for t := text[2:]; len(t) > 0; t = t[7:] {
 			f.nacks = append(f.nacks, nacked{t[0], t[2], t[5]})
 			failure := queue.Failure{Leased: &queue.Leased{ID: t[0], Token: t[1]}, Dead: t[2] == "asked" || t[2] == "late" || t[2] == "unmarshal"}
 			if delay, postponed := strings.CutPrefix(t[2], "+"); postponed {
@@ -123,7 +125,7 @@ func (f *server) script(args []any) any {
 	case "extend":
 		lost := []any{}
 		lease, _ := strconv.Atoi(text[0])
-		for i := 1; i < len(text); i += 2 {
+		for i := 3; i < len(text); i += 2 {
 			l := queue.Leased{ID: text[i], Token: text[i+1]}
 			if !f.extend(&l, time.Now().Add(time.Duration(lease)*time.Millisecond)) {
 				lost = append(lost, l.Lease())
@@ -140,7 +142,7 @@ func (f *server) script(args []any) any {
 }
 
 func (f *server) answerClaim(args []any, text []string) any {
-	for i := 15; i < len(args); i += 2 {
+	for i := 17; i < len(args); i += 2 {
 		f.counted[text[i]] += args[i+1].(int)
 	}
 	lease, _ := strconv.Atoi(text[5])
@@ -149,7 +151,7 @@ func (f *server) answerClaim(args []any, text []string) any {
 		Lease: time.Duration(lease) * time.Millisecond, Slots: args[6].(int), Address: text[7],
 	}, time.Now())
 	if a.Outcome == GroupGone {
-		return []any{"gone"}
+		return []any{"unregistered"}
 	}
 	flag := map[bool]int64{true: 1}
 	entries, bodies, expiries := "", []any{}, []any{}
@@ -162,7 +164,7 @@ func (f *server) answerClaim(args []any, text []string) any {
 		expiries = append(expiries, int64(m.Expiries))
 	}
 	now := strconv.FormatInt(a.Now.UnixMilli(), 10)
-	return []any{"", flag[a.More], int64(a.Blocked), flag[a.Waits], int64(0), entries, bodies, []any{}, now, expiries, "0"}
+	return []any{"", flag[a.More], int64(a.Blocked), flag[a.Waits], int64(0), entries, bodies, []any{}, now, expiries, "0", "0"}
 }
 
 // shell is a subscription in a bubble that runs, and its server.

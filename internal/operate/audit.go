@@ -284,12 +284,11 @@ func (a *audit) delayIDs(ctx context.Context) error {
 
 // halves reports the delay IDs that only one of the two keys has, both read at one time.
 func (a *audit) halves(ctx context.Context, names []string) error {
-	k := a.topic.Keys()
-	args := make([]any, len(names))
-	for i, name := range names {
-		args[i] = name
+	d := a.topic.Draft(&queue.HalvesScript, queue.Target{})
+	for _, name := range names {
+		d.Each("name", "name", name)
 	}
-	reply, err := run(ctx, a.topic, (*redis.Cmd).StringSlice, &queue.HalvesScript, []string{k.Names(), k.Taken()}, args...)
+	reply, err := run(ctx, a.topic, (*redis.Cmd).StringSlice, d.Call())
 	if err != nil {
 		return err
 	}
@@ -390,7 +389,8 @@ func (a *audit) scan(ctx context.Context, indexes []index, f func(ids []string) 
 			continue
 		}
 		for cursor := "0"; ; {
-			reply, err := run(ctx, a.topic, (*redis.Cmd).Slice, &queue.ScanScript, []string{i.key}, i.command, cursor, auditPage, auditBytes)
+			reply, err := run(ctx, a.topic, (*redis.Cmd).Slice, a.topic.NewCall(&queue.ScanScript, queue.Target{}, "key", i.key,
+				"kind", i.command, "cursor", cursor, "count", auditPage, "bytes", auditBytes))
 			if err != nil {
 				return err
 			}

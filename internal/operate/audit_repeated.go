@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -13,7 +14,7 @@ import (
 )
 
 // nobody is the ID of an entry of ready that is void. A claim drops it.
-const nobody = "00000000000000000000000000"
+var nobody = strings.Repeat("0", queue.IDLength)
 
 // repetition is a message that was seen twice in one list of ready, with the places from the right
 // end. New entries move all others, so both places may be of one entry.
@@ -63,11 +64,11 @@ func (a *audit) around(ctx context.Context, key string, some []repetition) (map[
 			merged = append(merged, s)
 		}
 	}
-	var args []any
+	d := a.topic.Draft(&queue.RangesScript, queue.Target{}, "key", key)
 	for _, s := range merged {
-		args = append(args, -1-s.to, -1-s.from)
+		d.Each("part", "first", -1-s.to, "last", -1-s.from)
 	}
-	parts, err := run(ctx, a.topic, (*redis.Cmd).Slice, &queue.RangesScript, []string{key}, args...)
+	parts, err := run(ctx, a.topic, (*redis.Cmd).Slice, d.Call())
 	if err != nil {
 		return nil, err
 	}

@@ -45,16 +45,9 @@ func (t *Topic) Cancel(ctx context.Context, ref Ref) error {
 }
 
 func (t *Topic) cancelCall(groups *queue.Groups, ref Ref, operation string) *queue.Call {
-	k := t.Keys()
 	by, message := ref.args()
-	keys := []string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Names(), k.Taken(), operation}
-	for _, g := range groups.Names {
-		keys = append(keys, k.Retry(g), k.Deliveries(g))
-	}
-	if groups.Window != "" {
-		keys = append(keys, k.Ready(groups.Window))
-	}
-	return queue.NewCall(&queue.CancelScript, keys, groups.Version, by, message, queue.OperationMemory)
+	return t.NewCall(&queue.CancelScript, queue.Target{Groups: groups.Names, Window: groups.Window}, "operation", operation,
+		"version", groups.Version, "by", by, "id", message, "memory", queue.OperationMemory)
 }
 
 // Reschedule gives a message that waits another due time. It returns queue.ErrNotFound,
@@ -82,13 +75,9 @@ func (t *Topic) RescheduleWithin(ctx context.Context, ref Ref, due queue.Due, ex
 }
 
 func (t *Topic) rescheduleCall(groups *queue.Groups, ref Ref, due queue.Due, operation, of, until string) *queue.Call {
-	k := t.Keys()
 	by, message := ref.args()
-	keys := []string{k.Meta(), k.Messages(), k.Options(), k.Pending(), k.Names(), k.Taken(), k.Scheduler(), operation}
-	for _, g := range groups.Names {
-		keys = append(keys, k.Retry(g), k.Deliveries(g))
-	}
-	return queue.NewCall(&queue.RescheduleScript, keys, groups.Version, by, message, due, queue.OperationMemory, of, until)
+	return t.NewCall(&queue.RescheduleScript, queue.Target{Groups: groups.Names}, "operation", operation, "version", groups.Version,
+		"by", by, "id", message, "spec", due, "memory", queue.OperationMemory, "of", of, "expires", until)
 }
 
 // operate runs a call about one message or delay ID, and returns its outcome.
@@ -139,18 +128,16 @@ func (t *Topic) outcome(ref Ref, outcome string) error {
 // Requeue has dead messages of the group delivered again, a thousand at most, and returns how many.
 // dues has when each is due; none means now.
 func (g *Group) Requeue(ctx context.Context, ids []string, dues ...queue.Due) (int, error) {
-	var args []any
+	d := g.topic.Draft(&queue.RequeueScript, queue.Target{Group: g.Name}, "operation", g.topic.Keys().Operation(queue.Token()),
+		"group", g.Name, "memory", queue.OperationMemory)
 	for i, id := range ids {
 		due := queue.In(0)
 		if len(dues) > 0 {
 			due = dues[i]
 		}
-		args = append(args, id, due)
+		d.Each("message", "id", id, "delay", due)
 	}
-	k := g.topic.Keys()
-	keys := []string{k.Groups(), k.Messages(), k.Dead(g.Name), k.Deliveries(g.Name), k.Retry(g.Name), k.Scheduler(),
-		k.Operation(queue.Token())}
-	reply, err := g.bulk(ctx, &queue.RequeueScript, keys, append([]any{g.Name, queue.OperationMemory}, args...), len(ids))
+	reply, err := g.bulk(ctx, d, len(ids))
 	switch {
 	case err != nil || reply == "":
 		return 0, err
@@ -169,27 +156,26 @@ func (g *Group) Discard(ctx context.Context, ids []string) (int, error) {
 // discard is Discard, but returns a text with one character for each ID: "1" if the message was
 // dead, else "0".
 func (g *Group) discard(ctx context.Context, ids []string) (string, error) {
-	k := g.topic.Keys()
-	keys := []string{k.Messages(), k.Options(), k.Refs(), k.Dead(g.Name), k.Deliveries(g.Name), k.Operation(queue.Token())}
-	args := []any{queue.OperationMemory}
+	d := g.topic.Draft(&queue.DiscardScript, queue.Target{Group: g.Name}, "operation", g.topic.Keys().Operation(queue.Token()),
+		"memory", queue.OperationMemory)
 	for _, id := range ids {
-		args = append(args, id)
+		d.Each("message", "id", id)
 	}
-	reply, err := g.bulk(ctx, &queue.DiscardScript, keys, args, len(ids))
+	reply, err := g.bulk(ctx, d, len(ids))
 	if err == nil && len(reply) != len(ids) {
 		err = fmt.Errorf("discard: unexpected reply %.64q about %d messages", reply, len(ids))
 	}
 	return reply, err
 }
 
-// bulk runs a script about n messages, and returns its reply; "" if n is 0.
-func (g *Group) bulk(ctx context.Context, s *queue.Script, keys []string, args []any, n int) (string, error) {
+// bulk runs a call about n messages, and returns its reply; "" if n is 0.
+func (g *Group) bulk(ctx context.Context, d *queue.Draft, n int) (string, error) {
 	if n == 0 {
 		return "", nil
 	}
 	limited, end := queue.WhileRemembered(ctx)
 	defer end()
-	return run(limited, g.topic, (*redis.Cmd).Text, s, keys, args...)
+	return run(limited, g.topic, (*redis.Cmd).Text, d.Call())
 }
 
 // Pause stops the claims of a group, or of the topic if group is "". With lasts above 0, a
@@ -199,25 +185,21 @@ func (t *Topic) Pause(ctx context.Context, group, by, why string, lasts time.Dur
 	if err != nil {
 		return Pause{}, err
 	}
-	k := t.Keys()
 	until := ""
 	if lasts > 0 {
 		until = strconv.FormatInt(queue.CeilMillis(lasts), 10)
 	}
-	reply, err := run(ctx, t, (*redis.Cmd).StringSlice, &queue.PauseScript, []string{k.Meta(), k.Groups(), k.Paused(), k.Resumes(), k.Scheduler()},
-		group, until, queue.EncodeName(by), why)
+	reply, err := ask(ctx, t, t.NewCall(&queue.PauseScript, queue.Target{}, "group", group, "lasts", until, "by", queue.EncodeName(by), "why", why))
 	switch {
 	case err != nil:
 		return Pause{}, err
-	case len(reply) == 1 && group == "":
+	case reply.Refusal != "" && group == "":
 		t.Forget(groups)
 		return Pause{}, fmt.Errorf("topic %q: %w", t.Name, queue.ErrNotFound)
-	case len(reply) == 1:
+	case reply.Refusal != "":
 		return Pause{}, fmt.Errorf("group %q of topic %q: %w", group, t.Name, queue.ErrNotFound)
-	case len(reply) != 2:
-		return Pause{}, fmt.Errorf("pause: unexpected reply of %d parts", len(reply))
 	}
-	return Pause{Since: queue.Instant(reply[0]), By: by, Why: why, Until: queue.Instant(reply[1])}, nil
+	return Pause{Since: queue.Instant(reply.Text("since")), By: by, Why: why, Until: queue.Instant(reply.Text("until_ms"))}, nil
 }
 
 // Resume lets the claims of a group go on, or of the topic if group is "". It tells whether they
@@ -228,22 +210,14 @@ func (t *Topic) Resume(ctx context.Context, group string) (was bool, err error) 
 	defer end()
 	for left := true; left; {
 		err := t.WithExisting(limited, func(groups *queue.Groups) error {
-			call := t.ResumeCall(groups, group, false, operation)
-			if err := queue.Do(limited, t.Client(), call); err != nil {
-				return err
-			}
-			reply, err := call.Cmd().Slice()
+			reply, err := ask(limited, t, t.ResumeCall(groups, group, false, operation))
 			if err != nil {
 				return err
-			}
-			if len(reply) != 4 {
-				return queue.ErrStale
 			}
 			if group != "" && !slices.Contains(groups.Names, group) {
 				return fmt.Errorf("group %q of topic %q: %w", group, t.Name, queue.ErrNotFound)
 			}
-			was = reply[1] == int64(1)
-			left = reply[2] == int64(1)
+			was, left = reply.Flag("was"), reply.Flag("left")
 			return nil
 		})
 		if err != nil {

@@ -19,17 +19,7 @@ const eraseGroups = 100
 // If Erase stops between two steps, the topic remains without groups, and what the groups hold goes
 // like that of groups under removal.
 func (t *Topic) Erase(ctx context.Context) error {
-	k := t.Keys()
 	begun := false
-	own := []string{k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Scheduler(), k.Names(), k.Taken(), k.Paused(), k.Resumes(), k.Counters(),
-		k.Schedules(), k.Programs(), k.Active()}
-	keysOf := func(groups []string) (keys []string) {
-		for _, g := range groups {
-			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g),
-				k.Dead(g), k.Resting(g), k.Stats(g), k.Suspects(g), k.Workers(g), k.Standby(g))
-		}
-		return keys
-	}
 	if err := t.Unlist(ctx, ""); err != nil { // no topic has this name: it tries the permission
 		return err
 	}
@@ -44,18 +34,18 @@ func (t *Topic) Erase(ctx context.Context) error {
 		version, names := groups.Version, slices.Concat(groups.All(), removing)
 		if len(names) > eraseGroups {
 			fresh := queue.Token()
-			if err := t.erase(ctx, version, "first", fresh, own, names); err != nil {
+			if err := t.erase(ctx, version, "first", fresh, nil, names); err != nil {
 				return err
 			}
 			version = fresh
 			for some := range slices.Chunk(names, eraseGroups) {
-				if err := t.erase(ctx, version, "some", "", keysOf(some), some); err != nil {
+				if err := t.erase(ctx, version, "some", "", some, some); err != nil {
 					return err
 				}
 			}
 			names = nil
 		}
-		return t.erase(ctx, version, "last", "", slices.Concat(own, keysOf(names)), nil)
+		return t.erase(ctx, version, "last", "", names, nil)
 	})
 	if errors.Is(err, queue.ErrNotFound) && !begun {
 		listed, failed := t.Listed(ctx)
@@ -71,14 +61,13 @@ func (t *Topic) Erase(ctx context.Context) error {
 	return t.Delist(ctx)
 }
 
-// erase runs one step of Erase.
-func (t *Topic) erase(ctx context.Context, version, step, fresh string, keys, groups []string) error {
-	args := []any{version, step, fresh}
-	for _, g := range groups {
-		args = append(args, g)
+// erase runs one step of Erase. It forgets the keys of some groups, and takes some out of the set.
+func (t *Topic) erase(ctx context.Context, version, step, fresh string, groups, removed []string) error {
+	d := t.Draft(&queue.EraseScript, queue.Target{Groups: groups}, "version", version, "step", step, "fresh", fresh)
+	for _, group := range removed {
+		d.Each("removal", "group", group)
 	}
-	keys = append([]string{t.Keys().Meta(), t.Keys().Groups(), t.Keys().Idle()}, keys...)
-	reply, err := run(ctx, t, (*redis.Cmd).Text, &queue.EraseScript, keys, args...)
+	reply, err := run(ctx, t, (*redis.Cmd).Text, d.Call())
 	if err == nil && reply == "stale" {
 		err = queue.ErrStale
 	}

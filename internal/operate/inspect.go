@@ -65,38 +65,37 @@ type inspection struct {
 
 // inspect reads the facts, and the marks of the same time.
 func (t *Topic) inspect(ctx context.Context, groups *queue.Groups, q inspection) (found []facts, marks []mark, now time.Time, err error) {
-	args := []any{groups.Version, q.bodies, q.source, q.from, q.to, q.marks != nil}
-	for _, m := range q.marks {
-		args = append(args, m.returned, m.last)
+	d := t.Draft(&queue.InspectScript, queue.Target{Groups: groups.Names}, "version", groups.Version, "bodies", q.bodies,
+		"source", q.source, "from", q.from, "to", q.to, "marked", q.marks != nil)
+	for i := range groups.Names {
+		m := mark{}
+		if i < len(q.marks) {
+			m = q.marks[i]
+		}
+		d.Each("group", "returned", m.returned, "last", m.last)
 	}
 	for _, id := range q.ids {
-		args = append(args, id)
+		d.Each("message", "known", id)
 	}
-	reply, err := run(ctx, t, (*redis.Cmd).Slice, &queue.InspectScript, t.inspectKeys(groups), args...)
-	switch {
-	case err != nil:
+	reply, err := ask(ctx, t, d.Call())
+	if err != nil {
 		return nil, nil, now, err
-	case len(reply) == 1:
-		return nil, nil, now, queue.ErrStale
-	case len(reply) < 3:
-		return nil, nil, now, fmt.Errorf("inspect: unexpected reply of %d parts", len(reply))
 	}
-	list, _ := reply[2].([]any)
-	for _, part := range list {
+	for _, part := range reply.List("marks") {
 		m, _ := part.([]any)
 		if len(m) != 4 {
 			return nil, nil, now, fmt.Errorf("inspect: unexpected mark %v", part)
 		}
 		marks = append(marks, mark{queue.Text(m[0]), queue.Text(m[2]), count(m[1]), m[3] == int64(1)})
 	}
-	for _, part := range reply[3:] {
-		f, _ := part.([]any)
+	for _, one := range reply.Each() {
+		f := one.List("facts")
 		if len(f) != 7+7*len(groups.Names) {
-			return nil, nil, now, fmt.Errorf("inspect: unexpected facts %v", part)
+			return nil, nil, now, fmt.Errorf("inspect: unexpected facts %v", f)
 		}
 		found = append(found, parseFacts(f))
 	}
-	return found, marks, queue.Instant(queue.Text(reply[1])), nil
+	return found, marks, queue.Instant(reply.Text("now")), nil
 }
 
 func parseFacts(part []any) facts {
@@ -111,15 +110,6 @@ func parseFacts(part []any) facts {
 			dead: queue.Text(g[3]), record: queue.Text(g[4]), suspect: queue.Text(g[5]), recent: g[6] != nil})
 	}
 	return f
-}
-
-func (t *Topic) inspectKeys(groups *queue.Groups) []string {
-	k := t.Keys()
-	keys := []string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Names(), k.Taken()}
-	for _, g := range groups.Names {
-		keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Dead(g), k.Deliveries(g), k.Stats(g), k.Suspects(g))
-	}
-	return keys
 }
 
 // Found is a message and its states.

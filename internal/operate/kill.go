@@ -5,14 +5,11 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// looked is how many entries of ready one step of Kill looks at. The kill script has the same
-// number.
-const looked = 1000
+// looked is how many entries of ready one step of Kill looks at.
+var looked = queue.KillScript.Constant("looked")
 
 // Kill makes a dead letter of a message of a group, and returns the state that it had. It makes one
 // of a pending message in all groups. It searches ready step by step, from the right, where places
@@ -46,27 +43,13 @@ func (t *Topic) Kill(ctx context.Context, group, id, reason string) (State, erro
 
 // kill runs one step of Kill. length is how long ready is, if the step did not find the message.
 func (t *Topic) kill(ctx context.Context, groups *queue.Groups, group, id, reason string, from int, operation string) (state string, length int, err error) {
-	k, g := t.Keys(), group
-	keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Names(), k.Taken(), k.Scheduler(), operation,
-		k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Suspects(g), k.Resting(g), k.Workers(g)}
-	args := []any{groups.Version, id, slices.Index(groups.Names, group) + 1, reason, from, queue.OperationMemory}
-	for _, name := range groups.Names {
-		keys = append(keys, k.Dead(name), k.Deliveries(name), k.Stats(name))
-		args = append(args, name)
-	}
 	limited, end := queue.WhileRemembered(ctx)
 	defer end()
-	reply, err := run(limited, t, (*redis.Cmd).Slice, &queue.KillScript, keys, args...)
-	switch {
-	case err != nil:
-		return "", 0, err
-	case len(reply) == 0:
-		return "", 0, fmt.Errorf("kill: unexpected empty reply")
-	case len(reply) > 1:
-		length = count(reply[1])
+	reply, err := ask(limited, t, t.NewCall(&queue.KillScript, queue.Target{Group: group, Groups: groups.Names}, "operation", operation,
+		"version", groups.Version, "id", id, "number", slices.Index(groups.Names, group)+1, "reason", reason, "from", from,
+		"memory", queue.OperationMemory))
+	if err != nil || reply.Refusal != "" {
+		return reply.Refusal, 0, err
 	}
-	if state = queue.Text(reply[0]); state == "stale" {
-		return "", 0, queue.ErrStale
-	}
-	return state, length, nil
+	return reply.Text("state"), reply.Number("length"), nil
 }

@@ -47,16 +47,14 @@ type Page struct {
 // queue.ErrNotFound if there is no such topic, or no such group; pending messages are in no group.
 func (t *Topic) List(ctx context.Context, group string, state State, cursor string, limit, bytes int) (Page, error) {
 	k := t.Keys()
-	kind, records := "zset", k.Deliveries(group)
-	var key string
-	var leases []string
+	kind, records, key := "zset", k.Deliveries(group), ""
 	switch state {
 	case Pending:
 		key, records = k.Pending(), k.Options()
 	case Ready:
 		kind, key = "list", k.Ready(group)
 	case Unack:
-		key, leases = k.Unack(group), []string{k.Leases(group)}
+		key = k.Unack(group)
 	case Retry:
 		key = k.Retry(group)
 	case Dead:
@@ -79,9 +77,8 @@ func (t *Topic) List(ctx context.Context, group string, state State, cursor stri
 	if bytes > 0 {
 		size = strconv.Itoa(bytes)
 	}
-	keys := append([]string{key, k.Messages(), k.Options(), records}, leases...)
-	reply, err := run(ctx, t, (*redis.Cmd).Slice, &queue.PageScript, keys,
-		kind, score, id, limit, size)
+	reply, err := run(ctx, t, (*redis.Cmd).Slice, t.NewCall(&queue.PageScript, queue.Target{Group: group}, "state", key, "records", records,
+		"kind", kind, "score", score, "id", id, "limit", limit, "leased", state == Unack, "bytes", size))
 	if err != nil {
 		return Page{}, err
 	}
@@ -133,7 +130,7 @@ func (t *Topic) Upcoming(ctx context.Context, group string, from time.Time, widt
 	if !from.IsZero() {
 		begin = strconv.FormatInt(from.UnixMilli(), 10)
 	}
-	reply, err := run(ctx, t, (*redis.Cmd).Slice, &queue.UpcomingScript, []string{t.Keys().Pending(), t.Keys().Retry(group)}, begin, width, n)
+	reply, err := run(ctx, t, (*redis.Cmd).Slice, t.NewCall(&queue.UpcomingScript, queue.Target{Group: group}, "from", begin, "width", width, "spans", n))
 	if err != nil {
 		return nil, err
 	}

@@ -29,17 +29,17 @@ func (t *Topic) Mend(ctx context.Context, v Violation) (did []string, err error)
 		}
 		return []string{v.name + " does not expire any more"}, nil
 	case v.Fault == FaultScheduler:
-		nudge := queue.NewCall(&queue.NudgeScript, []string{t.Keys().Meta(), t.Keys().Scheduler()}, "")
+		nudge := t.NewCall(&queue.NudgeScript, queue.Target{}, "event", "")
 		return []string{"had the scheduler look at once"}, queue.Do(ctx, t.Client(), nudge)
 	case v.Fault == FaultRepeated:
-		keys := []string{t.Keys().Ready(v.Group), t.Keys().Stats(v.Group)}
-		done, err := run(ctx, t, (*redis.Cmd).Bool, &queue.SingleScript, keys, v.ID, v.first, v.second, slack)
+		done, err := run(ctx, t, (*redis.Cmd).Bool, t.NewCall(&queue.SingleScript, queue.Target{Group: v.Group},
+			"id", v.ID, "first", v.first, "second", v.second, "most", slack))
 		if err != nil || !done {
 			return nil, err
 		}
 		return []string{fmt.Sprintf("put an entry of ready out of force in group %q", v.Group)}, nil
 	case v.Fault == FaultDelayID && v.name != "":
-		done, err := run(ctx, t, (*redis.Cmd).Bool, &queue.UntangleScript, []string{t.Keys().Names(), t.Keys().Taken()}, v.name)
+		done, err := run(ctx, t, (*redis.Cmd).Bool, t.NewCall(&queue.UntangleScript, queue.Target{}, "name", v.name))
 		if err != nil || !done {
 			return nil, err
 		}
@@ -54,28 +54,26 @@ func (t *Topic) mend(ctx context.Context, v Violation) (did []string, err error)
 		all := partOf(groups, groups.All())
 		// The marks are of the same groups, and of no copy of a window besides.
 		looked := v.version == groups.Version && len(v.marks) == len(all.Names)
-		args := []any{groups.Version, v.ID, looked}
-		if looked {
-			for i, m := range v.marks {
-				seen := ""
-				switch name := all.Names[i]; {
-				case slices.Contains(v.absent, name):
-					seen = "absent"
-				case slices.Contains(v.present, name):
-					seen = "present"
-				}
-				args = append(args, seen, m.returned, m.last, m.length)
+		d := t.Draft(&queue.MendScript, queue.Target{Groups: all.Names}, "version", groups.Version, "id", v.ID, "looked", looked)
+		for i, name := range all.Names {
+			seen, m := "", mark{}
+			if looked {
+				m = v.marks[i]
 			}
+			switch {
+			case slices.Contains(v.absent, name):
+				seen = "absent"
+			case slices.Contains(v.present, name):
+				seen = "present"
+			}
+			d.Each("group", "seen", seen, "returned", m.returned, "last", m.last, "length", m.length)
 		}
-		keys := append(t.inspectKeys(all), t.Keys().Scheduler(), t.Keys().Idle())
-		reply, err := run(ctx, t, (*redis.Cmd).StringSlice, &queue.MendScript, keys, args...)
+		reply, err := ask(ctx, t, d.Call())
 		if err != nil {
 			return err
 		}
-		if len(reply) == 0 || reply[0] != "ok" {
-			return queue.ErrStale
-		}
-		for _, what := range reply[1:] {
+		for _, one := range reply.Each() {
+			what := one.Text("what")
 			did = append(did, groupNamed(what, all))
 		}
 		return nil

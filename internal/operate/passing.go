@@ -40,21 +40,17 @@ const (
 // looks at a hundred.
 func (t *Topic) Passing(ctx context.Context, since time.Time, ahead time.Duration, has []string) (seen Passing, err error) {
 	err = t.WithExisting(ctx, func(groups *queue.Groups) error {
-		k := t.Keys()
-		keys := []string{k.Meta(), k.Messages(), k.Options(), k.Pending(), k.Counters()}
 		names := groups.Names[:min(len(groups.Names), groupsTogether)]
-		for _, g := range names {
-			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g))
-		}
 		from := ""
 		if !since.IsZero() {
 			from = strconv.FormatInt(since.UnixMilli(), 10)
 		}
-		args := []any{groups.Version, from, ahead, passingEntries / max(len(names), 1), passingBytes}
+		d := t.Draft(&queue.PassingScript, queue.Target{Groups: names}, "version", groups.Version, "since", from, "ahead", ahead,
+			"limit", passingEntries/max(len(names), 1), "bytes", passingBytes)
 		for _, entry := range has {
-			args = append(args, entry)
+			d.Each("body", "known", entry)
 		}
-		call := queue.NewCall(&queue.PassingScript, keys, args...)
+		call := d.Call()
 		if err := queue.Do(ctx, t.Client(), call); err != nil {
 			return err
 		}
@@ -70,36 +66,21 @@ func (t *Topic) Passing(ctx context.Context, since time.Time, ahead time.Duratio
 // readPassing reads the reply of the passing script, with the messages in order of due time and ID.
 // It returns queue.ErrStale if the groups have changed.
 func readPassing(reply []any) (seen Passing, err error) {
-	if len(reply) == 1 && reply[0] == "stale" {
-		return seen, queue.ErrStale
-	}
-	const head, each = 4, 3
-	if len(reply) < head || (len(reply)-head)%each != 0 {
-		return seen, fmt.Errorf("passing: unexpected reply of %d parts", len(reply))
-	}
-	err = checkParts("passing", reply, func(i int) func(any) bool {
-		switch {
-		case i == head-1:
-			return isNumber
-		case i >= head && (i-head)%each == 1:
-			return isTextOrNone
-		}
-		return isText
-	})
+	read, err := whole(queue.PassingScript.Read(reply))
 	if err != nil {
 		return seen, err
 	}
-	seen = Passing{Now: queue.Instant(queue.Text(reply[0])), Published: count(reply[1]), Replaced: count(reply[2]), Pending: count(reply[3])}
+	seen = Passing{Now: queue.Instant(read.Text("now")), Published: count(read.Part("published")), Replaced: count(read.Part("replaced")), Pending: read.Number("pending")}
 	if seen.Now.IsZero() {
-		return Passing{}, fmt.Errorf("passing: the server says that it is %.64q", queue.Text(reply[0]))
+		return Passing{}, fmt.Errorf("passing: the server says that it is %.64q", read.Text("now"))
 	}
-	for part := range slices.Chunk(reply[head:], each) {
-		m := Passed{Entry: queue.Text(part[0]), Options: queue.ParseOptions(queue.Text(part[2]))}
+	for _, part := range read.Each() {
+		m := Passed{Entry: part.Text("entry"), Options: queue.ParseOptions(part.Text("options"))}
 		id, due, ok := strings.Cut(m.Entry, ":")
 		if m.ID, m.Due = id, queue.Instant(due); !ok || m.Due.IsZero() {
 			return Passing{}, fmt.Errorf("passing: unexpected entry %.64q", m.Entry)
 		}
-		if body, there := part[1].(string); there {
+		if body, there := part.Part("body").(string); there {
 			m.Body = []byte(body)
 		}
 		seen.Messages = append(seen.Messages, m)

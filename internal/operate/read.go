@@ -15,12 +15,7 @@ import (
 // an error. A value that was changed in Redis by hand, and that is no number where one is
 // expected, is read as none.
 
-// isText, isTextOrNone and isNumber check one part of a reply.
 func isText(part any) bool { _, ok := part.(string); return ok }
-
-func isTextOrNone(part any) bool { return part == nil || isText(part) }
-
-func isNumber(part any) bool { _, ok := part.(int64); return ok }
 
 // isFields checks a list of texts.
 func isFields(part any) bool {
@@ -38,16 +33,6 @@ func readFields(part any) map[string]any {
 	return fields
 }
 
-// checkParts returns an error that names the first part of a wrong type.
-func checkParts(script string, parts []any, is func(i int) func(any) bool) error {
-	for i, part := range parts {
-		if !is(i)(part) {
-			return fmt.Errorf("%s: unexpected reply: part %d of %d is %.64q, a %T", script, i+1, len(parts), fmt.Sprint(part), part)
-		}
-	}
-	return nil
-}
-
 // isScore tells whether a text is the score of a member of a sorted set.
 func isScore(text string) bool {
 	f, err := strconv.ParseFloat(text, 64)
@@ -57,27 +42,15 @@ func isScore(text string) bool {
 // readPage reads the reply of the page script, for a page of a state in a key of a kind, from a
 // score on.
 func readPage(reply []any, state State, kind, score string) (Page, error) {
-	const each = 6
-	if len(reply)%each != 1 {
-		return Page{}, fmt.Errorf("page: unexpected reply of %d parts", len(reply))
-	}
-	err := checkParts("page", reply, func(i int) func(any) bool {
-		switch {
-		case i == 0:
-			return isNumber
-		case i%each == 3:
-			return isTextOrNone
-		}
-		return isText
-	})
+	read, err := queue.PageScript.Read(reply)
 	if err != nil {
 		return Page{}, err
 	}
 	var page Page
 	var last string
 	looked := 0
-	for part := reply[1:]; len(part) > 0; part = part[each:] {
-		id, score := queue.Text(part[0]), queue.Text(part[1])
+	for _, part := range read.Each() {
+		id, score := part.Text("id"), part.Text("score")
 		if kind == "zset" && !isScore(score) {
 			return Page{}, fmt.Errorf("page: message %.64q has the score %.64q", id, score)
 		}
@@ -85,17 +58,17 @@ func readPage(reply []any, state State, kind, score string) (Page, error) {
 		if id == nobody {
 			continue
 		}
-		m := Listed{ID: id, At: queue.Instant(score), Since: queue.LeasedAt(queue.Text(part[5])), Options: queue.ParseOptions(queue.Text(part[3]))}
-		if body, there := part[2].(string); there {
+		m := Listed{ID: id, At: queue.Instant(score), Since: queue.LeasedAt(part.Text("token")), Options: queue.ParseOptions(part.Text("options"))}
+		if body, there := part.Part("body").(string); there {
 			m.Body = []byte(body)
 		}
 		if state != Pending {
-			r := queue.ReadRecord(queue.Text(part[4]))
+			r := queue.ReadRecord(part.Text("record"))
 			m.Deliveries, m.Delivered, m.Reason = r.Count, r.Delivered(), r.Reason
 		}
 		page.Messages = append(page.Messages, m)
 	}
-	if reply[0] == int64(1) {
+	if read.Flag("more") {
 		if looked == 0 {
 			return Page{}, errors.New("page: there are more messages, and none is in the reply")
 		}
@@ -110,47 +83,38 @@ func readPage(reply []any, state State, kind, score string) (Page, error) {
 
 // readScan reads the reply of the scan script: the next cursor, and the IDs.
 func readScan(reply []any) (next string, found []string, err error) {
-	if len(reply) == 0 {
-		return "", nil, errors.New("scan: unexpected reply without a cursor")
-	}
-	if err := checkParts("scan", reply, func(int) func(any) bool { return isText }); err != nil {
+	read, err := queue.ScanScript.Read(reply)
+	if err != nil {
 		return "", nil, err
 	}
-	if _, err := strconv.ParseUint(queue.Text(reply[0]), 10, 64); err != nil {
-		return "", nil, fmt.Errorf("scan: the cursor is %.64q", queue.Text(reply[0]))
+	next = read.Text("next")
+	if _, err := strconv.ParseUint(next, 10, 64); err != nil {
+		return "", nil, fmt.Errorf("scan: the cursor is %.64q", next)
 	}
-	for _, part := range reply[1:] {
-		found = append(found, queue.Text(part))
+	for _, one := range read.Each() {
+		found = append(found, one.Text("id"))
 	}
-	return queue.Text(reply[0]), found, nil
+	return next, found, nil
 }
 
 // readUpcoming reads the reply of the upcoming script about n spans of time.
 func readUpcoming(reply []any, width time.Duration, n int) ([]Bucket, error) {
-	if len(reply) != 1+2*n {
-		return nil, fmt.Errorf("upcoming: unexpected reply of %d parts about %d spans", len(reply), n)
-	}
-	err := checkParts("upcoming", reply, func(i int) func(any) bool {
-		if i == 0 {
-			return isText
-		}
-		return isNumber
-	})
+	read, err := queue.UpcomingScript.Read(reply)
 	if err != nil {
 		return nil, err
 	}
-	first := queue.Instant(queue.Text(reply[0]))
-	if first.IsZero() {
-		return nil, fmt.Errorf("upcoming: the spans begin at %.64q", queue.Text(reply[0]))
+	spans, first := read.Each(), queue.Instant(read.Text("begins"))
+	switch {
+	case len(spans) != n:
+		return nil, fmt.Errorf("upcoming: unexpected reply of %d parts about %d spans", len(reply), n)
+	case first.IsZero():
+		return nil, fmt.Errorf("upcoming: the spans begin at %.64q", read.Text("begins"))
 	}
 	buckets := make([]Bucket, n)
-	for i := range buckets {
-		buckets[i] = Bucket{
-			// A Duration might overflow.
-			From:    time.UnixMilli(first.UnixMilli() + int64(i)*queue.CeilMillis(width)),
-			Pending: count(reply[1+2*i]),
-			Retries: count(reply[2+2*i]),
-		}
+	for i, span := range spans {
+		// A Duration might overflow.
+		from := time.UnixMilli(first.UnixMilli() + int64(i)*queue.CeilMillis(width))
+		buckets[i] = Bucket{From: from, Pending: span.Number("pending"), Retries: span.Number("retries")}
 	}
 	return buckets, nil
 }

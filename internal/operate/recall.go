@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -31,27 +29,17 @@ const recalled = 1000
 // Retrying returns the IDs of the messages that retry in some group and have a delay ID, in order.
 // It returns queue.ErrNotFound if there is no such topic. It looks at a thousand retries a step.
 func (t *Topic) Retrying(ctx context.Context, delayID string) (ids []string, err error) {
-	k := t.Keys()
 	err = t.WithExisting(ctx, func(groups *queue.Groups) error {
-		keys := []string{k.Meta(), k.Options()}
-		for _, g := range groups.Names {
-			keys = append(keys, k.Retry(g))
-		}
 		ids = nil
 		for group, score, id := 1, "", ""; group > 0 && group <= len(groups.Names); {
-			reply, err := run(ctx, t, (*redis.Cmd).Slice, &queue.SeekScript, keys,
-				groups.Version, queue.EncodeName(delayID), group, score, id)
-			switch {
-			case err != nil:
+			reply, err := ask(ctx, t, t.NewCall(&queue.SeekScript, queue.Target{Groups: groups.Names}, "version", groups.Version,
+				"name", queue.EncodeName(delayID), "group", group, "score", score, "id", id))
+			if err != nil {
 				return err
-			case len(reply) == 1:
-				return queue.ErrStale
-			case len(reply) < 3 || !isNumber(reply[0]):
-				return fmt.Errorf("seek: unexpected reply of %d parts", len(reply))
 			}
-			group, score, id = count(reply[0]), queue.Text(reply[1]), queue.Text(reply[2])
-			for _, part := range reply[3:] {
-				ids = append(ids, queue.Text(part))
+			group, score, id = reply.Number("group"), reply.Text("score"), reply.Text("id")
+			for _, one := range reply.Each() {
+				ids = append(ids, one.Text("found"))
 			}
 		}
 		return nil
@@ -109,14 +97,13 @@ func (t *Topic) recall(ctx context.Context, delayID string, due any, expires Exp
 	case err != nil && !errors.Is(err, queue.ErrNotFound) && !errors.Is(err, ErrTooLate):
 		return err
 	}
-	var messages []any
 	untils := map[string]string{}
 	for _, id := range ids {
 		_, until, err := t.expiry(ctx, Ref{ID: id}, expires)
 		if err != nil {
 			return err
 		}
-		messages, untils[id] = append(messages, id, until), until
+		untils[id] = until
 	}
 	groups, err := t.Existing(ctx)
 	if err != nil {
@@ -125,10 +112,10 @@ func (t *Topic) recall(ctx context.Context, delayID string, due any, expires Exp
 	// So many messages retry under one delay ID in tests only: then it takes several steps.
 	some := max(1, recalled/(len(groups.Names)+1))
 	missing := 0
-	for part := range slices.Chunk(messages, 2*some) {
+	for part := range slices.Chunk(ids, some) {
 		operation := t.Keys().Operation(queue.Token())
 		err := t.WithExisting(ctx, func(groups *queue.Groups) error {
-			call := t.recallCall(groups, delayID, due, part, operation)
+			call := t.recallCall(groups, delayID, due, part, untils, operation)
 			err := t.operate(ctx, ref, groups, call)
 			if errors.Is(err, queue.ErrPastExpiry) {
 				_, id, _ := strings.Cut(queue.Text(call.Cmd().Val()), " ")
@@ -136,8 +123,8 @@ func (t *Topic) recall(ctx context.Context, delayID string, due any, expires Exp
 			}
 			return err
 		})
-		if errors.Is(err, queue.ErrNotFound) && 2*some < len(messages) {
-			if missing += len(part); missing < len(messages) {
+		if errors.Is(err, queue.ErrNotFound) && some < len(ids) {
+			if missing += len(part); missing < len(ids) {
 				continue
 			}
 		}
@@ -148,16 +135,13 @@ func (t *Topic) recall(ctx context.Context, delayID string, due any, expires Exp
 	return nil
 }
 
-func (t *Topic) recallCall(groups *queue.Groups, delayID string, due any, messages []any, operation string) *queue.Call {
-	k := t.Keys()
-	keys := []string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Names(), k.Taken(), k.Scheduler(), operation}
-	for _, g := range groups.Names {
-		keys = append(keys, k.Retry(g), k.Deliveries(g), k.Unack(g), k.Dead(g))
+func (t *Topic) recallCall(groups *queue.Groups, delayID string, due any, ids []string, untils map[string]string, operation string) *queue.Call {
+	d := t.Draft(&queue.RecallScript, queue.Target{Groups: groups.Names, Window: groups.Window}, "operation", operation,
+		"version", groups.Version, "name", queue.EncodeName(delayID), "spec", due, "memory", queue.OperationMemory)
+	for _, id := range ids {
+		d.Each("message", "id", id, "expires", untils[id])
 	}
-	if groups.Window != "" {
-		keys = append(keys, k.Ready(groups.Window))
-	}
-	return queue.NewCall(&queue.RecallScript, keys, append([]any{groups.Version, queue.EncodeName(delayID), due, queue.OperationMemory}, messages...)...)
+	return d.Call()
 }
 
 // expiry returns the ID of a message, and in ms from when on it is too late for it; "" is never. If

@@ -3,9 +3,7 @@ package operate
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -152,79 +150,60 @@ func (t *Topic) stats(ctx context.Context, groups *queue.Groups) (Stats, error) 
 
 // statsCall returns a call whose reply readStats reads.
 func (t *Topic) statsCall(groups *queue.Groups) *queue.Call {
-	k := t.Keys()
-	keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Taken(), k.Scheduler(), k.Paused(), k.Idle(), k.Counters(), k.Resumes(),
-		k.Schedules(), k.Active()}
-	args := []any{groups.Version}
-	for _, g := range groups.Names {
-		keys = append(keys, k.Ready(g), k.Unack(g), k.Retry(g), k.Dead(g), k.Waiters(g), k.Resting(g), k.Stats(g), k.Suspects(g),
-			k.Standby(g))
-		args = append(args, g)
-	}
-	return queue.NewCall(&queue.StatsScript, keys, args...)
+	return t.NewCall(&queue.StatsScript, queue.Target{Groups: groups.Names}, "version", groups.Version)
 }
 
 // readStats reads the reply of the stats script about a topic with these groups. It returns
 // queue.ErrStale if the groups have changed.
 func readStats(reply []any, groups *queue.Groups) (stats Stats, err error) {
-	if len(reply) == 1 && reply[0] == "stale" {
-		return stats, queue.ErrStale
-	}
-	const head, each = 14, 18
-	if len(reply) != head+each*len(groups.Names) {
-		return stats, fmt.Errorf("stats: unexpected reply of %d parts about %d groups", len(reply), len(groups.Names))
-	}
-	err = checkParts("stats", reply, func(i int) func(any) bool {
-		counts, fields := []int{2, 3, 5, 13}, 12
-		if i >= head {
-			i, counts, fields = (i-head)%each, []int{0, 2, 4, 6, 8, 9, 13, 14, 15}, 17
-		}
-		switch {
-		case slices.Contains(counts, i):
-			return isNumber
-		case i == fields:
-			return isFields
-		}
-		return isText
-	})
+	r, err := whole(queue.StatsScript.Read(reply))
 	if err != nil {
 		return stats, err
 	}
-	stats = Stats{Now: queue.Instant(queue.Text(reply[1])), Messages: count(reply[2]), Pending: count(reply[3]),
-		NextDue: queue.Instant(queue.Text(reply[4])), DelayIDs: count(reply[5]), Next: queue.Instant(queue.Text(reply[6])),
-		Paused: readPause(queue.Text(reply[10])), Stream: groups.Stream,
-		Recurs: count(reply[13]) > 0}
-	total := readFields(reply[12])
+	each := r.Each()
+	if len(each) != len(groups.Names) {
+		return stats, fmt.Errorf("stats: unexpected reply of %d parts about %d groups", len(reply), len(groups.Names))
+	}
+	fields := []any{r.Part("counters")}
+	for _, g := range each {
+		fields = append(fields, g.Part("stats"))
+	}
+	if i := slices.IndexFunc(fields, func(part any) bool { return !isFields(part) }); i >= 0 {
+		return stats, fmt.Errorf("stats: unexpected reply: counters are %.64q", fmt.Sprint(fields[i]))
+	}
+	stats = Stats{Now: queue.Instant(r.Text("now")), Messages: r.Number("messages"), Pending: r.Number("pending"),
+		NextDue: queue.Instant(r.Text("next_due")), DelayIDs: r.Number("delay_ids"), Next: queue.Instant(r.Text("next")),
+		Paused: readPause(r.Text("paused")), Stream: groups.Stream, Recurs: r.Number("schedules") > 0}
+	total := readFields(r.Part("counters"))
 	stats.Counters = Counters{Published: count(total["published"]), Replaced: count(total["replaced"]), LeftOut: count(total["left_out"]),
 		RefusedFull: count(total["refused_full"]), RefusedOccurrences: count(total["refused_occurrences"]), Returned: count(total["returned"])}
 	if at := count(total["returned_at"]); at > 0 {
 		stats.ReturnedAt = time.UnixMilli(int64(at))
 	}
 	if stats.Now.IsZero() {
-		return Stats{}, fmt.Errorf("stats: the server says that it is %.64q", queue.Text(reply[1]))
+		return Stats{}, fmt.Errorf("stats: the server says that it is %.64q", r.Text("now"))
 	}
 	if stats.Next.IsZero() || !stats.Now.After(stats.Next.Add(queue.Grace)) { // the lease is valid
-		stats.Holder = queue.Text(reply[7])
+		stats.Holder = r.Text("holder")
 	}
-	failed, fault, _ := strings.Cut(queue.Text(reply[11]), " ")
+	failed, fault, _ := strings.Cut(r.Text("fault"), " ")
 	stats.Fault, stats.FaultAt = fault, queue.Instant(failed)
-	if !stats.Now.After(queue.Instant(queue.Text(reply[9]))) {
-		stats.Standby = queue.Text(reply[8])
+	if !stats.Now.After(queue.Instant(r.Text("until_ms"))) {
+		stats.Standby = r.Text("standby")
 	}
 	for i, name := range groups.Names {
-		stats.Groups = append(stats.Groups, readGroupStats(name, stats.Now, reply[head+each*i:]))
+		stats.Groups = append(stats.Groups, readGroupStats(name, stats.Now, each[i]))
 	}
 	slices.SortFunc(stats.Groups, func(a, b GroupStats) int { return strings.Compare(a.Name, b.Name) })
 	return stats, nil
 }
 
-func readGroupStats(name string, now time.Time, r []any) GroupStats {
-	g := GroupStats{Name: name, Ready: count(r[0]), Unack: count(r[2]), NextLease: queue.Instant(queue.Text(r[3])),
-		Retry: count(r[4]), NextRetry: queue.Instant(queue.Text(r[5])), Dead: count(r[6]), OldestDead: queue.Instant(queue.Text(r[7])),
-		Waiters: count(r[8]), Resting: count(r[9]), Paused: readPause(queue.Text(r[10])), Ends: queue.Instant(queue.Text(r[12])),
-		Held: count(r[13]), Suspects: count(r[14]), Standby: count(r[15])}
-	g.Active = queue.ReadActive(queue.Text(r[16]))
-	counted := readFields(r[17])
+func readGroupStats(name string, now time.Time, r queue.Reply) GroupStats {
+	g := GroupStats{Name: name, Ready: r.Number("ready"), Unack: r.Number("unack"), NextLease: queue.Instant(r.Text("first_deadline")),
+		Retry: r.Number("retry"), NextRetry: queue.Instant(r.Text("first_retry")), Dead: r.Number("dead"), OldestDead: queue.Instant(r.Text("first_death")),
+		Waiters: r.Number("waiters"), Resting: r.Number("resting"), Paused: readPause(r.Text("paused")), Ends: queue.Instant(r.Text("ends")),
+		Held: r.Number("held"), Suspects: r.Number("suspects"), Standby: r.Number("standbys"), Active: queue.ReadActive(r.Text("active"))}
+	counted := readFields(r.Part("stats"))
 	g.Seen = queue.Instant(queue.Text(counted["seen"]))
 	g.Latest, g.LatestSince = latest(queue.Text(counted["latest_ms"]), now)
 	of := func(field string) int { return max(count(counted[field]), 0) }
@@ -237,17 +216,11 @@ func readGroupStats(name string, now time.Time, r []any) GroupStats {
 		g.Lateness[i] = of(queue.LateField(i))
 		g.Counters.Delivered += g.Lateness[i]
 	}
-	if _, due, ok := strings.Cut(queue.Text(r[1]), ":"); ok {
+	if _, due, ok := strings.Cut(r.Text("first_ready"), ":"); ok {
 		g.OldestDue = queue.Instant(due)
 	}
-	options := append(strings.Fields(queue.Text(r[11])), "", "", "", "")
-	g.MaxDeliveries, _ = strconv.Atoi(options[0])
-	g.Retention = -1
-	if ms, err := strconv.ParseInt(options[1], 10, 64); err == nil && ms >= 0 {
-		g.Retention = time.Duration(min(ms, math.MaxInt64/1_000_000)) * time.Millisecond
-	}
-	g.MaxDead = max(count(options[2]), 0)
-	g.SingleActive = options[3] == "single"
+	o := queue.ParseGroupOptions(r.Text("options"))
+	g.MaxDeliveries, g.Retention, g.MaxDead, g.SingleActive = o.MaxDeliveries, o.Retention, o.MaxDead, o.SingleActive
 	return g
 }
 

@@ -18,13 +18,29 @@ func NewTopic(client *queue.Client, prefix, name string) *Topic {
 	return &Topic{queue.NewTopic(client, prefix, name)}
 }
 
-// run runs a script, and returns the reply in the form that read gives it.
-func run[T any](ctx context.Context, t *Topic, read func(*redis.Cmd) (T, error), script *queue.Script, keys []string, args ...any) (reply T, err error) {
-	call := queue.NewCall(script, keys, args...)
+// run runs a call, and returns the reply in the form that read gives it.
+func run[T any](ctx context.Context, t *Topic, read func(*redis.Cmd) (T, error), call *queue.Call) (reply T, err error) {
 	if err := queue.Do(ctx, t.Client(), call); err != nil {
 		return reply, err
 	}
 	return read(call.Cmd())
+}
+
+// ask runs a call, and returns its reply. It returns queue.ErrStale if that is all that the script
+// says.
+func ask(ctx context.Context, t *Topic, call *queue.Call) (queue.Reply, error) {
+	if err := queue.Do(ctx, t.Client(), call); err != nil {
+		return queue.Reply{}, err
+	}
+	return whole(call.Read())
+}
+
+// whole returns queue.ErrStale instead of a reply that says so.
+func whole(reply queue.Reply, err error) (queue.Reply, error) {
+	if err == nil && reply.Refusal == "stale" {
+		err = queue.ErrStale
+	}
+	return reply, err
 }
 
 // Group is a handle on one consumer group of a topic for operators.

@@ -3,7 +3,6 @@ package queue
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,51 +11,30 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Group is a handle on one consumer group of a topic. It keeps the KEYS of each script.
+// Group is a handle on one consumer group of a topic. It keeps the keys of the frequent scripts.
 type Group struct {
 	Name string
 
-	topic   *Topic
-	claim   []string // the eighth is empty, for the key of the subscription
-	ack     []string
-	drop    []string // those of ack, and one
-	nack    []string
-	release []string
-	extend  []string
-	workers string
-	active  []string // keys of claim, only with SingleActive: active and standby
+	topic  *Topic
+	single bool // the group has SingleActive
+
+	claim, ack, nack, release, extend []string
 }
 
 // Group returns a handle on a consumer group.
 func (t *Topic) Group(name string) *Group {
-	k := t.keys
-	g := &Group{
-		Name:  name,
-		topic: t,
-		claim: []string{k.Groups(), k.Messages(), k.Ready(name), k.Unack(name), k.Leases(name),
-			k.Deliveries(name), k.Waiters(name), "", k.Scheduler(), k.Idle(), k.Paused(),
-			k.Resting(name), k.Stats(name), k.Dead(name), k.Suspects(name)},
-		ack: []string{k.Messages(), k.Options(), k.Refs(), k.Unack(name), k.Leases(name),
-			k.Deliveries(name), k.Dead(name), k.Suspects(name)},
-		nack: []string{k.Unack(name), k.Leases(name), k.Deliveries(name), k.Ready(name),
-			k.Retry(name), k.Dead(name), k.Waiters(name), k.Scheduler(), k.Stats(name),
-			k.Suspects(name), k.Groups()},
-		release: []string{k.Unack(name), k.Leases(name), k.Ready(name), k.Waiters(name), k.Stats(name),
-			k.Suspects(name)},
-		extend:  []string{k.Unack(name), k.Leases(name)},
-		workers: k.Workers(name),
+	keysOf := func(s *Script) []string { return s.keysOf(t.keys, Target{Group: name}) }
+	return &Group{
+		Name: name, topic: t,
+		claim: keysOf(&claimScript), ack: keysOf(&ackScript), nack: keysOf(&nackScript),
+		release: keysOf(&releaseScript), extend: keysOf(&extendScript),
 	}
-	g.drop = append(slices.Clone(g.ack), k.Stats(name))
-	return g
 }
 
 // SingleActive has the handle be one on a group with SingleActive. If another subscription is
 // active, claims bring nothing, and the subscription stands by at its address if it has slots.
 func (g *Group) SingleActive() *Group {
-	k := g.topic.keys
-	g.active = []string{k.Active(), k.Standby(g.Name)}
-	g.nack = append(g.nack, k.Active())
-	g.release = append(g.release, k.Scheduler(), k.Active())
+	g.single = true
 	return g
 }
 
@@ -108,21 +86,15 @@ type Leased struct {
 
 // ClaimCall returns a call whose reply ReadClaim reads.
 func (g *Group) ClaimCall(c Claim) *Call {
-	keys := slices.Clone(g.claim)
-	keys[7] = g.topic.keys.Claim(c.Subscription)
-	keys = append(keys, g.active...)
-	if c.Worker != "" {
-		keys = append(keys, g.workers)
-	}
-	args := c.Counts.args([]any{
-		g.Name, c.Subscription, c.Number, min(c.Limit, 1000), c.Held, millis(c.Lease), c.Slots,
-		c.Address, millis(c.Patience), c.Bytes, millis(memory), expiry(c.Expiry),
-		c.Most, c.Worker,
+	d := claimScript.draft(g.claim, 0, c.Counts.arguments(), []any{
+		"claim", g.topic.keys.Claim(c.Subscription),
+		"group", g.Name, "subscription", c.Subscription, "number", c.Number, "limit", min(c.Limit, 1000), "held", c.Held,
+		"lease", millis(c.Lease), "slots", c.Slots, "address", c.Address, "patience", millis(c.Patience), "bytes", c.Bytes,
+		"memory", millis(memory), "expiry", expiry(c.Expiry), "most", c.Most, "worker", c.Worker, "latest_ms", c.Counts.latest(),
+		"single", g.single, "known", c.Epoch,
 	})
-	if g.active != nil {
-		args = append(args, c.Epoch)
-	}
-	return &Call{script: &claimScript, keys: keys, args: args}
+	c.Counts.each(func(field string, n int) { d.Each("figure", "field", field, "more", n) })
+	return d.Call()
 }
 
 // ReadClaim returns the result of a claim, or ErrUnregistered.
@@ -138,34 +110,29 @@ func (c Claim) ReadClaim(cmd *redis.Cmd) (Claimed, error) {
 // ReadClaimTo is ReadClaim, but passes each message to add instead of allocating a slice. It may
 // return an error after it has passed some.
 func (c Claim) ReadClaimTo(add func(Leased), call *Call) (Claimed, error) {
-	reply, err := call.cmd.Slice()
-	switch {
-	case err != nil:
+	parts, err := call.cmd.Slice()
+	if err != nil {
 		return Claimed{}, err
-	case len(reply) == 1:
+	}
+	reply, err := claimScript.Read(parts)
+	if err != nil {
+		return Claimed{}, err
+	}
+	if reply.Refusal != "" {
 		return Claimed{}, ErrUnregistered
-	case len(reply) != 11 && len(reply) != 12:
-		return Claimed{}, fmt.Errorf("claim: unexpected reply of %d parts", len(reply))
 	}
-	orphans, _ := reply[4].(int64)
-	blocked, _ := reply[2].(int64)
-	expiries, _ := reply[9].([]any)
-	bodies, _ := reply[6].([]any)
-	records, _ := reply[7].([]any)
-	if err := c.readMessages(Text(reply[5]), Text(reply[10]), bodies, records, expiries, add); err != nil {
+	err = c.readMessages(reply.Text("entries"), reply.Text("since"), reply.List("bodies"), reply.List("records"), reply.List("expiries"), add)
+	if err != nil {
 		return Claimed{}, err
 	}
-	var epoch int64
-	if len(reply) == 12 {
-		epoch, _ = strconv.ParseInt(Text(reply[11]), 10, 64)
-	}
+	epoch, _ := strconv.ParseInt(reply.Text("epoch"), 10, 64)
 	return Claimed{
 		Epoch:   epoch,
-		More:    reply[1] == int64(1),
-		Blocked: int(blocked),
-		Waits:   reply[3] == int64(1),
-		Orphans: int(orphans),
-		Now:     Instant(Text(reply[8])),
+		More:    reply.Flag("left"),
+		Blocked: reply.Number("blocked"),
+		Waits:   reply.Flag("waits"),
+		Orphans: reply.Number("orphans"),
+		Now:     Instant(reply.Text("now")),
 	}, nil
 }
 

@@ -31,21 +31,24 @@ var GroupCounters = func() []string {
 	return append(fields, lateFields[:]...)
 }()
 
-// lateBounds are the bounds of the buckets of a Lateness. The script promote_stream has the same.
-var lateBounds = [...]time.Duration{
-	1 * time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond,
-	10 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond,
-	100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond,
-	1 * time.Second, 2 * time.Second, 5 * time.Second,
-	10 * time.Second, 30 * time.Second, time.Minute,
-}
+// lateBounds are the bounds of the buckets of a Lateness.
+var lateBounds = func() (bounds [len(Lateness{}) - 1]time.Duration) {
+	declared := promoteStreamScript.constants("bounds")
+	if len(declared) != len(bounds) {
+		panic("script promote_stream: the number of bounds is not that of buckets") // the files are part of the build
+	}
+	for i, ms := range declared {
+		bounds[i] = time.Duration(ms) * time.Millisecond
+	}
+	return bounds
+}()
 
 // LateBounds returns the bounds of the buckets of a Lateness, ascending. The last bucket has none.
 func LateBounds() []time.Duration { return slices.Clone(lateBounds[:]) }
 
 // Lateness counts messages by how late they were handed over. A bucket has those that were later
 // than the bound before it, and not later than its own.
-type Lateness [len(lateBounds) + 1]int
+type Lateness [16]int
 
 // add counts a message.
 func (l *Lateness) add(late time.Duration) {
@@ -91,24 +94,34 @@ func (c *Counts) Add(o Counts) {
 	c.Acked += o.Acked
 }
 
-// args returns what a claim tells: the largest lateness, then fields of stats and what to add.
-func (c *Counts) args(args []any) []any {
-	at := len(args)
-	args = append(args, "")
+// each calls f with each field of stats and what to add to it.
+func (c *Counts) each(f func(field string, n int)) {
 	for i, n := range c.Lateness {
 		if n > 0 {
-			args = append(args, lateFields[i], n)
-			args[at] = c.Latest.Milliseconds()
+			f(lateFields[i], n)
 		}
 	}
 	if c.Acked > 0 {
-		args = append(args, "acked", c.Acked)
+		f("acked", c.Acked)
 	}
 	if c.LeaseLost > 0 {
-		args = append(args, "lease_lost", c.LeaseLost)
+		f("lease_lost", c.LeaseLost)
 	}
 	if c.GivenUp > 0 {
-		args = append(args, "given_up", c.GivenUp)
+		f("given_up", c.GivenUp)
 	}
-	return args
+}
+
+// arguments returns how many arguments a claim needs for the counts.
+func (c *Counts) arguments() (n int) {
+	c.each(func(string, int) { n += 2 })
+	return n
+}
+
+// latest returns the largest lateness as a claim tells it, "" if no message was handed over.
+func (c *Counts) latest() any {
+	if c.Lateness == (Lateness{}) {
+		return ""
+	}
+	return c.Latest.Milliseconds()
 }

@@ -11,6 +11,8 @@
 // Scripts, which are files in lua with snippets in lua/shared:
 //
 //   - scripts.go composes the text of each script and has the list of all.
+//   - contract.go reads what the header of a Lua file declares. draft.go makes calls by these
+//     names, and reply.go reads replies by them.
 //   - script.go sends calls, alone or in a pipeline, and loads scripts that a server lacks.
 //   - work.go lists the scripts and commands of each kind of work. permit.go tries them before the
 //     work begins, so that no script fails in its middle for want of a permission.

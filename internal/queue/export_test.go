@@ -49,7 +49,10 @@ func (c *Call) Keys() []string { return slices.Clone(c.keys) }
 var LuaFiles fs.FS = luaFiles
 
 // Compose returns the text of each script of some files.
-func Compose(files fs.FS) (map[string]string, error) { return compose(files) }
+func Compose(files fs.FS) (map[string]string, error) {
+	scripts, _, err := compose(files)
+	return scripts, err
+}
 
 // LoadOrder is the text of every script, in the order in which they are loaded.
 func LoadOrder() (sources []string) {

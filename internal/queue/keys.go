@@ -20,8 +20,8 @@ const SingleLayout = Layout + " single"
 const StreamGroup = "stream"
 
 // windowPrefix begins the names of takeover windows, "window:<ms>" with the end of the window. The
-// copy of a window that a new group makes is "window:<ms>:<group>". The scripts have the same.
-const windowPrefix = "window:"
+// copy of a window that a new group makes is "window:<ms>:<group>".
+var windowPrefix = registerScript.constantText("window_prefix")
 
 // IsWindow tells whether a name is that of a takeover window or of a copy of one. No consumer group
 // may have such a name.
@@ -106,15 +106,39 @@ func (k Keys) Suspects(group string) string   { return k.base + "suspects:" + gr
 func (k Keys) Workers(group string) string    { return k.base + "workers:" + group }
 func (k Keys) Standby(group string) string    { return k.base + "standby:" + group }
 
-// types has the Redis type of each key of a topic, by the part of its name that says what it is.
-var types = map[string]string{
-	"meta": "hash", "messages": "hash", "options": "hash", "refs": "hash", "pending": "zset", "groups": "hash",
-	"scheduler": "hash", "idle": "zset", "names": "hash", "taken": "zset", "paused": "hash", "resumes": "zset",
-	"schedules": "hash", "programs": "zset", "active": "hash", "handling": "string",
-	"publisher": "string", "claim": "string", "operation": "string",
-	"ready": "list", "unack": "zset", "leases": "hash", "retry": "zset", "deliveries": "hash", "waiters": "zset",
-	"dead": "zset", "resting": "zset", "stats": "hash", "suspects": "hash", "workers": "hash",
-	"standby": "zset",
+// kind is what a name of a key in the header of a script stands for.
+type kind struct {
+	typ string                    // of Redis
+	key func(Keys, Target) string // nil: only the call knows the key
+}
+
+// kinds has the keys of a topic by their names: the part of the key that says what it is. Besides,
+// it has the names that headers have for keys by another part.
+var kinds = map[string]kind{
+	"meta": {"hash", ofTopic(Keys.Meta)}, "messages": {"hash", ofTopic(Keys.Messages)}, "options": {"hash", ofTopic(Keys.Options)},
+	"refs": {"hash", ofTopic(Keys.Refs)}, "pending": {"zset", ofTopic(Keys.Pending)}, "groups": {"hash", ofTopic(Keys.Groups)},
+	"scheduler": {"hash", ofTopic(Keys.Scheduler)}, "idle": {"zset", ofTopic(Keys.Idle)}, "names": {"hash", ofTopic(Keys.Names)},
+	"taken": {"zset", ofTopic(Keys.Taken)}, "paused": {"hash", ofTopic(Keys.Paused)}, "resumes": {"zset", ofTopic(Keys.Resumes)},
+	"schedules": {"hash", ofTopic(Keys.Schedules)}, "programs": {"zset", ofTopic(Keys.Programs)}, "active": {"hash", ofTopic(Keys.Active)},
+	"handling": {"string", nil}, "publisher": {"string", nil}, "claim": {"string", nil}, "operation": {"string", nil},
+
+	"ready": {"list", ofGroup(Keys.Ready)}, "unack": {"zset", ofGroup(Keys.Unack)}, "leases": {"hash", ofGroup(Keys.Leases)},
+	"retry": {"zset", ofGroup(Keys.Retry)}, "deliveries": {"hash", ofGroup(Keys.Deliveries)}, "waiters": {"zset", ofGroup(Keys.Waiters)},
+	"dead": {"zset", ofGroup(Keys.Dead)}, "resting": {"zset", ofGroup(Keys.Resting)}, "stats": {"hash", ofGroup(Keys.Stats)},
+	"suspects": {"hash", ofGroup(Keys.Suspects)}, "workers": {"hash", ofGroup(Keys.Workers)}, "standby": {"zset", ofGroup(Keys.Standby)},
+
+	"counters": {"hash", ofTopic(Keys.Counters)},
+	// Without a window these are keys of a group without a name, which does not exist.
+	"kept":   {"list", func(k Keys, on Target) string { return k.Ready(on.Window) }},
+	"copied": {"list", func(k Keys, on Target) string { return k.Ready(on.Window + ":" + on.Group) }},
+}
+
+func ofTopic(key func(Keys) string) func(Keys, Target) string {
+	return func(k Keys, _ Target) string { return key(k) }
+}
+
+func ofGroup(key func(Keys, string) string) func(Keys, Target) string {
+	return func(k Keys, on Target) string { return key(k, on.Group) }
 }
 
 // TypeOf returns the Redis type of a key of a topic. It returns "" for an unknown key. A name that
@@ -125,7 +149,7 @@ func TypeOf(key string) string {
 		return "stream"
 	}
 	kind, _, _ := strings.Cut(name, ":")
-	return types[kind]
+	return kinds[kind].typ
 }
 
 // Registry names the set of all topics under a prefix. It is in a slot of its own.

@@ -1,25 +1,6 @@
 package queue
 
-import (
-	"time"
-
-	"github.com/redis/go-redis/v9"
-)
-
-// NewCall returns a call of a script. It encodes a bool, a time.Duration and a Due among the args.
-func NewCall(s *Script, keys []string, args ...any) *Call {
-	for i, arg := range args {
-		switch arg := arg.(type) {
-		case bool:
-			args[i] = flag(arg)
-		case time.Duration:
-			args[i] = millis(arg)
-		case Due:
-			args[i] = arg.encode()
-		}
-	}
-	return &Call{script: s, keys: keys, args: args}
-}
+import "github.com/redis/go-redis/v9"
 
 // Cmd returns the command that Do sent, with its reply.
 func (c *Call) Cmd() *redis.Cmd { return c.cmd }

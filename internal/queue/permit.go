@@ -60,12 +60,11 @@ func (t *Topic) permit(ctx context.Context, work Work) (evicts string, tried boo
 	if err != nil {
 		return "", false, err
 	}
-	args := []any{work.opens}
+	draft := t.Draft(&permitScript, Target{}, "nothing", t.keys.Operation(Token()), "text", t.keys.Operation(Token()), "opens", work.opens)
 	for _, command := range work.commands() {
-		args = append(args, command)
+		draft.Each("command", "command", command)
 	}
-	keys := []string{t.keys.Meta(), t.keys.Operation(Token()), t.keys.Operation(Token())}
-	call := NewCall(&permitScript, keys, args...)
+	call := draft.Call()
 	if err := Do(ctx, t.client, call); err != nil {
 		said := (*lack)(nil)
 		if !errors.As(err, &said) {

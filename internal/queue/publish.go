@@ -71,22 +71,7 @@ func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint
 		if err := t.checkMode(groups); err != nil {
 			return err
 		}
-		all := groups.All()
-		keys := make([]string, 0, 12+3*len(all))
-		keys = append(keys, t.keys.Meta(), t.keys.Messages(), t.keys.Pending(), t.keys.Options(),
-			t.keys.Refs(), t.keys.Scheduler(), t.keys.Publisher(publisher), t.keys.Names(), t.keys.Taken(), t.keys.Counters())
-		for _, g := range all {
-			if groups.Stream {
-				keys = append(keys, t.Name, t.keys.Retry(g), t.keys.Paused())
-			} else {
-				keys = append(keys, t.keys.Ready(g), t.keys.Retry(g), t.keys.Waiters(g))
-			}
-		}
-		args, recurs := t.publishArgs(groups, number, messages, limit)
-		if recurs || groups.Single {
-			keys = append(keys, t.keys.Schedules())
-		}
-		call := &Call{script: &publishScript, keys: t.withActive(keys, groups), args: args}
+		call := t.publishCall(groups, publisher, number, messages, limit)
 		if err := Do(ctx, t.client, call); err != nil {
 			return err
 		}
@@ -167,39 +152,66 @@ func indexes(messages []Message, ids []string) (found []int) {
 	return found
 }
 
-// publishArgs returns the arguments of the script, and whether it needs the recurring schedules: a
-// message has a guard, or a delay ID that may be for an occurrence.
-func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, limit Limit) (args []any, recurs bool) {
-	args = make([]any, 9, 11+2*len(messages))
-	// Pointers go into an interface without an allocation. So tools that print commands show
-	// addresses of IDs, and lengths of bodies.
+// publishCall returns the call of the script.
+func (t *Topic) publishCall(groups *Groups, publisher string, number uint64, messages []Message, limit Limit) *Call {
+	runs, recurs, options := 0, false, 0
+	soonest := int64(math.MaxInt64)
 	for i := range messages {
-		args = append(args, &messages[i].ID, (*body)(&messages[i].Body))
-	}
-	runs, soonest := 0, int64(math.MaxInt64)
-	for i := 0; i < len(messages); runs++ {
-		first := i
-		if messages[i].Due.MayBeNow() {
-			soonest = min(soonest, messages[i].Due.at)
+		if i == 0 || messages[i].Due != messages[i-1].Due {
+			runs++
+			if messages[i].Due.MayBeNow() {
+				soonest = min(soonest, messages[i].Due.at)
+			}
 		}
-		for i < len(messages) && messages[i].Due == messages[first].Due {
-			i++
-		}
-		args = append(args, i-first, messages[first].Due.encode())
-	}
-	for i := range messages {
-		if options := messages[i].Options.encode(); options != "" {
-			args = append(args, &messages[i].ID, options)
-			recurs = recurs || messages[i].Options.Guard != nil || mayBeOccurrence(messages[i].Options.DelayID)
+		if o := &messages[i].Options; *o != (Options{}) {
+			options++
+			recurs = recurs || o.Guard != nil || mayBeOccurrence(o.DelayID)
 		}
 	}
 	parts := ""
 	if limit.Messages > 0 && (!groups.Stream || len(limit.Parts) == 1) { // see Refusal.Full
 		parts = strings.Trim(fmt.Sprint(limit.Parts), "[]")
 	}
-	copy(args, []any{groups.Version, number, millis(memory), len(messages), runs, limit.Messages, soonest, parts,
-		windowEnd(groups.Window)})
-	return args, recurs
+	stream := t.keys.Ready("") // a key that does not exist
+	if groups.Stream {
+		stream = t.Name
+	}
+	keys, n := t.publishKeys(groups)
+	d := publishScript.draft(keys, n, 2*(len(messages)+runs+options), []any{
+		"publisher", t.keys.Publisher(publisher), "stream", stream,
+		"version", groups.Version, "number", number, "memory", millis(memory), "limit", limit.Messages, "soonest", soonest,
+		"together", parts, "window", windowEnd(groups.Window), "single", groups.Single, "recurs", recurs,
+	})
+	// Pointers go into an interface without an allocation. So tools that print commands show
+	// addresses of IDs, and lengths of bodies.
+	for i := range messages {
+		d.Each("message", "id", &messages[i].ID, "body", (*body)(&messages[i].Body))
+	}
+	for i := 0; i < len(messages); {
+		first := i
+		for i < len(messages) && messages[i].Due == messages[first].Due {
+			i++
+		}
+		d.Each("run", "count", i-first, "due", messages[first].Due.encode())
+	}
+	for i := range messages {
+		if own := messages[i].Options.encode(); own != "" {
+			d.Each("option", "of", &messages[i].ID, "own", own)
+		}
+	}
+	return d.Call()
+}
+
+// publishKeys returns the keys of the publish script for a set of groups, and how many groups they
+// are of. It keeps them for the set that is remembered.
+func (t *Topic) publishKeys(groups *Groups) ([]string, int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.published != groups {
+		all := groups.All()
+		t.published, t.publishing, t.publishingFor = groups, publishScript.keysOf(t.keys, Target{Groups: all}), len(all)
+	}
+	return t.publishing, t.publishingFor
 }
 
 // body is a message's body as an argument, by a pointer.

@@ -60,7 +60,7 @@ func (t *Topic) Removing(ctx context.Context) (removing []string, err error) {
 
 // FinishRemovals completes removals of groups that were begun and not finished.
 func (t *Topic) FinishRemovals(ctx context.Context, groups []string) error {
-	for some := range slices.Chunk(groups, unusedGroups) {
+	for some := range slices.Chunk(groups, removals) {
 		for len(some) > 0 {
 			var err error
 			if some, err = t.RemoveUnused(ctx, some...); err != nil {
@@ -71,9 +71,8 @@ func (t *Topic) FinishRemovals(ctx context.Context, groups []string) error {
 	return nil
 }
 
-// unusedGroups is how many groups one pipeline removes at most. The promote script has the same
-// number.
-const unusedGroups = 32
+// removals is how many groups one pipeline removes at most.
+var removals = promoteScript.Constant("removals")
 
 func (t *Topic) removeAll(ctx context.Context, group, limit string) (removed bool, err error) {
 	call := t.removeCall(group, budget, false, limit)
@@ -93,13 +92,6 @@ func (t *Topic) removeAll(ctx context.Context, group, limit string) (removed boo
 // removeCall returns a call that removes a group. With unused it removes the group only if it is
 // out of use, with a limit only if it was idle for so many milliseconds.
 func (t *Topic) removeCall(group string, budget int, unused bool, limit string) *Call {
-	k := t.keys
-	return &Call{
-		script: &removeScript,
-		keys: []string{k.Meta(), k.Groups(), k.Idle(), k.Messages(), k.Options(), k.Refs(), k.Ready(group),
-			k.Retry(group), k.Unack(group), k.Leases(group), k.Deliveries(group), k.Dead(group), k.Waiters(group),
-			k.Resting(group), k.Stats(group), k.Paused(), k.Suspects(group), k.Operation(Token()),
-			k.Resumes(), k.Workers(group), k.Active(), k.Standby(group)},
-		args: []any{group, Token(), budget, flag(unused), limit, millis(OperationMemory)},
-	}
+	return t.NewCall(&removeScript, Target{Group: group}, "operation", t.keys.Operation(Token()), "group", group, "fresh", Token(),
+		"budget", budget, "unused", unused, "limit", limit, "memory", OperationMemory)
 }

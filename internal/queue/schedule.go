@@ -16,8 +16,8 @@ import (
 const budget = 1000
 
 // Grace is how late the holder of the scheduling lease may be before another process takes the
-// lease. The promote scripts have the same number.
-const Grace = time.Second
+// lease.
+var Grace = time.Duration(promoteScript.Constant("usual_grace")) * time.Millisecond
 
 // Role is the part of a process in a topic's due-time work.
 type Role string
@@ -54,59 +54,37 @@ func (t *Topic) PromoteCall(groups *Groups, address string, patience time.Durati
 	if groups.Stream {
 		return t.promoteStreamCall(groups, address, patience)
 	}
-	k := t.keys
-	all := groups.All()
-	keys := make([]string, 0, 10+5*len(all))
-	keys = append(keys, k.Meta(), k.Groups(), k.Pending(), k.Refs(), k.Scheduler(), k.Idle(), k.Names(), k.Taken(), k.Resumes())
-	args := make([]any, 0, 5+len(all))
-	args = append(args, groups.Version, address, millis(patience), budget, windowEnd(groups.Window))
-	for _, g := range all {
-		keys = append(keys, k.Ready(g), k.Retry(g), k.Unack(g), k.Dead(g), k.Waiters(g))
-		args = append(args, g)
-	}
-	return &Call{script: &promoteScript, keys: t.withActive(keys, groups), args: args}
-}
-
-// withActive adds the key that says who is active in groups with SingleActive, if there may be any.
-func (t *Topic) withActive(keys []string, groups *Groups) []string {
-	if groups.Single {
-		keys = append(keys, t.keys.Active())
-	}
-	return keys
+	return t.NewCall(&promoteScript, Target{Groups: groups.All()}, "version", groups.Version, "me", address, "patience", patience,
+		"budget", budget, "window", windowEnd(groups.Window), "single", groups.Single)
 }
 
 // ReadTurn reads the reply of PromoteCall. If the set of groups has changed, the call did nothing
 // and stale is true. The next Groups then reads the set again.
 func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err error) {
-	reply, err := call.cmd.Slice()
+	parts, err := call.cmd.Slice()
 	if err != nil {
 		return Turn{}, false, err
 	}
-	if len(reply) == 1 {
+	script := &promoteScript
+	if groups.Stream {
+		script = &promoteStreamScript
+	}
+	reply, err := script.Read(parts)
+	if err != nil {
+		return Turn{}, false, err
+	}
+	if reply.Refusal != "" {
 		t.Forget(groups)
 		return Turn{}, true, nil
 	}
-	if len(reply) != 7 && len(reply) != 8 {
-		return Turn{}, false, fmt.Errorf("promote: unexpected reply of %d parts", len(reply))
+	turn = Turn{Role: Role(reply.Text("role")), Wait: -1, Expired: reply.Flag("expired"), Purge: reply.Flag("purge"),
+		Resume: reply.Flag("resume"), Unused: reply.Texts("unused")}
+	if groups.Stream {
+		turn.Lost, turn.Dropped = reply.Number("lost"), reply.Number("dropped")
+	} else {
+		turn.Failed = reply.Texts("failed")
 	}
-	turn = Turn{Role: Role(Text(reply[0])), Wait: -1, Expired: reply[2] == int64(1), Purge: reply[3] == int64(1),
-		Resume: reply[5] == int64(1)}
-	unused, _ := reply[4].([]any)
-	for _, group := range unused {
-		turn.Unused = append(turn.Unused, Text(group))
-	}
-	if len(reply) == 7 {
-		failed, _ := reply[6].([]any)
-		for _, group := range failed {
-			turn.Failed = append(turn.Failed, Text(group))
-		}
-	}
-	if len(reply) == 8 {
-		lost, _ := reply[6].(int64)
-		dropped, _ := reply[7].(int64)
-		turn.Lost, turn.Dropped = int(lost), int(dropped)
-	}
-	if wait := Text(reply[1]); wait != "" {
+	if wait := reply.Text("wait"); wait != "" {
 		us, err := strconv.ParseInt(wait, 10, 64)
 		if err != nil {
 			return Turn{}, false, fmt.Errorf("promote: wait is %q, not a number", wait)
@@ -121,15 +99,7 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 // begins no further group.
 func (t *Topic) Expire(ctx context.Context) (more bool, err error) {
 	_, more, err = t.sweep(ctx, func(groups *Groups) *Call {
-		k := t.keys
-		keys := []string{k.Meta(), k.Groups(), k.Options()}
-		args := []any{groups.Version, budget}
-		for _, g := range groups.Names {
-			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Deliveries(g), k.Dead(g), k.Waiters(g), k.Stats(g),
-				k.Suspects(g))
-			args = append(args, g)
-		}
-		return &Call{script: &expireScript, keys: t.withActive(keys, groups), args: args}
+		return t.NewCall(&expireScript, Target{Groups: groups.Names}, "version", groups.Version, "budget", budget, "single", groups.Single)
 	})
 	return more, err
 }
@@ -137,20 +107,14 @@ func (t *Topic) Expire(ctx context.Context) (more bool, err error) {
 // Succeed takes the place of active subscriptions that did not claim in time, and wakes a standby
 // for each. It returns the subscriptions that failed, by group.
 func (t *Topic) Succeed(ctx context.Context, groups ...string) (failed map[string]string, err error) {
-	k := t.keys
-	keys, args := []string{k.Scheduler(), k.Active()}, []any{}
-	for _, g := range groups {
-		keys = append(keys, k.Unack(g), k.Waiters(g), k.Standby(g))
-		args = append(args, g)
-	}
-	call := &Call{script: &succeedScript, keys: keys, args: args}
+	call := t.NewCall(&succeedScript, Target{Groups: groups})
 	if err := Do(ctx, t.client, call); err != nil {
 		return nil, err
 	}
-	reply, err := call.cmd.StringSlice()
+	reply, err := call.Read()
 	failed = map[string]string{}
-	for pair := range slices.Chunk(reply, 2) {
-		failed[pair[0]] = pair[len(pair)-1]
+	for _, one := range reply.Each() {
+		failed[one.Text("group")] = one.Text("owner")
 	}
 	return failed, err
 }
@@ -160,21 +124,13 @@ func (t *Topic) Succeed(ctx context.Context, groups ...string) (failed map[strin
 // many, by group. more tells whether there may be more to delete.
 func (t *Topic) Purge(ctx context.Context) (excess map[string]int, more bool, err error) {
 	reply, more, err := t.sweep(ctx, func(groups *Groups) *Call {
-		k := t.keys
-		keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Options(), k.Refs()}
-		args := []any{groups.Version, budget}
-		for _, g := range groups.Names {
-			keys = append(keys, k.Dead(g), k.Deliveries(g), k.Stats(g))
-			args = append(args, g)
-		}
-		return &Call{script: &purgeScript, keys: keys, args: args}
+		return t.NewCall(&purgeScript, Target{Groups: groups.Names}, "version", groups.Version, "budget", budget)
 	})
-	if err != nil || len(reply) < 4 {
+	if err != nil || reply.parts == nil {
 		return nil, more, err
 	}
-	groups, _ := reply[3].([]any)
 	excess = map[string]int{}
-	for pair := range slices.Chunk(groups, 2) {
+	for pair := range slices.Chunk(reply.List("excess"), 2) {
 		n, _ := pair[len(pair)-1].(int64)
 		excess[Text(pair[0])] = int(n)
 	}
@@ -185,48 +141,38 @@ func (t *Topic) Purge(ctx context.Context) (excess map[string]int, more bool, er
 // tells whether there may be more to do.
 func (t *Topic) EndPauses(ctx context.Context) (ended []string, more bool, err error) {
 	reply, more, err := t.sweep(ctx, func(groups *Groups) *Call { return t.ResumeCall(groups, "", true, t.keys.Operation(Token())) })
-	if err != nil || len(reply) < 4 {
+	if err != nil || reply.parts == nil {
 		return nil, more, err
 	}
-	names, _ := reply[3].([]any)
-	for _, name := range names {
-		ended = append(ended, Text(name))
-	}
-	return ended, more, nil
+	return reply.Texts("ended"), more, nil
 }
 
 // ResumeCall returns a call that ends the pause of a group, or of the topic if group is "". With
 // over it ends the pauses whose time is over instead. It wakes a thousand subscriptions at most.
 func (t *Topic) ResumeCall(groups *Groups, group string, over bool, operation string) *Call {
-	k := t.keys
-	keys := []string{k.Meta(), k.Paused(), k.Resumes(), operation, k.Scheduler()}
-	args := []any{groups.Version, group, budget, millis(OperationMemory), flag(groups.Stream), flag(over)}
-	for _, g := range groups.Names {
-		keys = append(keys, k.Resting(g), k.Ready(g), k.Waiters(g))
-		args = append(args, g)
-	}
-	return &Call{script: &resumeScript, keys: t.withActive(keys, groups), args: args}
+	return t.NewCall(&resumeScript, Target{Groups: groups.Names}, "operation", operation, "version", groups.Version, "group", group,
+		"budget", budget, "memory", OperationMemory, "stream", groups.Stream, "over", over, "single", groups.Single)
 }
 
 // sweep runs a call that moves a bounded number of messages of all groups. It returns the reply,
-// nil if there is no such topic, and whether there may be more to move.
-func (t *Topic) sweep(ctx context.Context, callOf func(*Groups) *Call) (reply []any, more bool, err error) {
+// zero if there is no such topic, and whether there may be more to move.
+func (t *Topic) sweep(ctx context.Context, callOf func(*Groups) *Call) (reply Reply, more bool, err error) {
 	err = t.WithExisting(ctx, func(groups *Groups) error {
 		call := callOf(groups)
 		if err := Do(ctx, t.client, call); err != nil {
 			return err
 		}
-		if reply, err = call.cmd.Slice(); err != nil {
+		if reply, err = call.Read(); err != nil {
 			return err
 		}
-		if len(reply) == 1 {
+		if reply.Refusal != "" {
 			return ErrStale
 		}
-		more = len(reply) >= 3 && reply[2] == int64(1)
+		more = reply.Flag("left")
 		return nil
 	})
 	if errors.Is(err, ErrNotFound) { // the topic was deleted meanwhile
-		return nil, false, nil
+		return Reply{}, false, nil
 	}
 	return reply, more, err
 }
@@ -242,11 +188,11 @@ func (t *Topic) NoteFault(ctx context.Context, fault error) error {
 		text = text[:faultBytes-len("...")] + "..."
 	}
 	text = strings.ToValidUTF8(text, "")
-	return Do(ctx, t.client, &Call{script: &faultScript, keys: []string{t.keys.Meta(), t.keys.Scheduler()}, args: []any{text}})
+	return Do(ctx, t.client, t.NewCall(&faultScript, Target{}, "err", text))
 }
 
 // ResignCall returns a call that gives up the scheduling lease, so that the standby takes it at
 // once.
 func (t *Topic) ResignCall(address string) *Call {
-	return &Call{script: &resignScript, keys: []string{t.keys.Scheduler()}, args: []any{address}}
+	return t.NewCall(&resignScript, Target{}, "me", address)
 }

@@ -141,50 +141,47 @@ const ProgramsFor = time.Minute
 // that of another call if any schedule of the topic was amended in between. ResumeSchedule and
 // RunSchedule wake the address for ProgramsFor; "" changes nothing.
 func (t *Topic) Schedules(ctx context.Context, address string, names []string) (now time.Time, amended string, records []Recurring, err error) {
-	args := []any{address, ProgramsFor, ":"}
+	draft := t.Draft(&schedulesScript, Target{}, "address", address, "valid", ProgramsFor)
+	draft.Each("schedule", "name", ":")
 	for _, name := range names {
-		args = append(args, EncodeName(name))
+		draft.Each("schedule", "name", EncodeName(name))
 	}
-	call := NewCall(&schedulesScript, []string{t.keys.Schedules(), t.keys.Programs()}, args...)
+	call := draft.Call()
 	if err := Do(ctx, t.client, call); err != nil {
 		return now, "", nil, err
 	}
-	reply, err := call.cmd.StringSlice()
-	if err == nil && len(reply) != 2*(len(names)+1) {
-		err = fmt.Errorf("unexpected reply of %d parts", len(reply))
-	}
+	reply, err := call.Read()
 	if err != nil {
 		return now, "", nil, fmt.Errorf("schedules: %w", err)
 	}
-	for i, name := range names {
-		r := readRecurring(EncodeName(name), reply[3+2*i])
-		records = append(records, r)
+	for _, one := range reply.Each() {
+		records = append(records, readRecurring(one.Text("name"), one.Text("record")))
 	}
-	return Instant(reply[0]), reply[1], records, nil
+	if len(records) != len(names) {
+		return now, "", nil, fmt.Errorf("schedules: unexpected reply about %d of %d", len(records), len(names))
+	}
+	return Instant(reply.Text("now")), reply.Text("amended"), records, nil
 }
 
 // SchedulesCall returns a call that reads some records of recurring schedules, from a cursor on.
 // "0" begins. ReadSchedules reads its reply.
 func (t *Topic) SchedulesCall(cursor string) *Call {
-	return NewCall(&reviewScript, []string{t.keys.Schedules(), t.keys.Taken()}, cursor)
+	return t.NewCall(&reviewScript, Target{}, "cursor", cursor)
 }
 
 // ReadSchedules returns the records that SchedulesCall has read, the server's time, and the cursor
 // of the next call. "0" ends. A schedule may come twice.
 func ReadSchedules(call *Call) (records []Recurring, now time.Time, next string, err error) {
-	reply, err := call.cmd.StringSlice()
-	if err == nil && (len(reply) < 2 || len(reply)%4 != 2) {
-		err = fmt.Errorf("unexpected reply of %d parts", len(reply))
-	}
+	reply, err := call.Read()
 	if err != nil {
 		return nil, now, "", fmt.Errorf("schedules: %w", err)
 	}
-	for part := reply[2:]; len(part) > 0; part = part[4:] {
-		r := readRecurring(part[0], part[1])
-		r.Next, r.Last = Instant(part[2]), Instant(part[3])
+	for _, part := range reply.Each() {
+		r := readRecurring(part.Text("name"), part.Text("record"))
+		r.Next, r.Last = Instant(part.Text("next")), Instant(part.Text("last"))
 		records = append(records, r)
 	}
-	return records, Instant(reply[1]), reply[0], nil
+	return records, Instant(reply.Text("now")), reply.Text("next_cursor"), nil
 }
 
 // Amendment is a change of a recurring schedule. The fields after Name are for some kinds only.
@@ -215,7 +212,7 @@ const (
 
 // MostAhead is by how much the last occurrence of a schedule may be after the server's clock. More
 // means that the clock was ahead. Less is waited out, because the clocks of two servers differ.
-const MostAhead = time.Minute
+var MostAhead = time.Duration(amendScript.Constant("ahead")) * time.Millisecond
 
 // Amended is what an Amendment came to.
 type Amended struct {
@@ -239,15 +236,13 @@ func (t *Topic) AmendNew(ctx context.Context, amendments ...Amendment) (done []A
 func (t *Topic) amend(ctx context.Context, read func(context.Context) (*Groups, error), amendments []Amendment) (done []Amended, err error) {
 	ctx, end := WhileRemembered(ctx)
 	defer end()
-	k, operation := t.keys, t.keys.Operation(Token())
+	operation := t.keys.Operation(Token())
 	err = t.with(ctx, read, func(groups *Groups) error {
 		calls := make([]*Call, len(amendments))
 		for i, a := range amendments {
-			calls[i] = NewCall(&amendScript,
-				[]string{k.Meta(), k.Schedules(), k.Messages(), k.Options(), k.Pending(), k.Names(), k.Taken(), operation,
-					k.Programs(), k.Counters()},
-				groups.Version, string(a.What), EncodeName(a.Name), OperationMemory, a.Seen, a.Definition, a.Jitter,
-				max(a.First.UnixMilli(), 0), max(a.Known.UnixMilli(), 0))
+			calls[i] = t.NewCall(&amendScript, Target{}, "operation", operation, "version", groups.Version, "what", string(a.What),
+				"name", EncodeName(a.Name), "memory", OperationMemory, "seen", a.Seen, "definition", a.Definition, "jitter", a.Jitter,
+				"first", max(a.First.UnixMilli(), 0), "known", max(a.Known.UnixMilli(), 0))
 		}
 		if err := Do(ctx, t.client, calls...); err != nil {
 			return err
@@ -265,26 +260,23 @@ func (t *Topic) amend(ctx context.Context, read func(context.Context) (*Groups, 
 
 // readAmended reads the reply of the amend script.
 func readAmended(name string, call *Call) (a Amended, err error) {
-	reply, err := call.cmd.Slice()
-	if err == nil && len(reply) != 4 {
-		err = fmt.Errorf("unexpected reply of %d parts", len(reply))
-	}
+	reply, err := call.Read()
 	if err != nil {
 		return a, fmt.Errorf("amend: %w", err)
 	}
-	if reply[0] == "stale" {
+	outcome := reply.Text("outcome")
+	if outcome == "stale" {
 		return a, ErrStale
 	}
-	n, _ := reply[3].(int64)
-	a.Changed, a.Missing, a.TakenBack = reply[0] == "changed", reply[0] == "missing", int(n)
-	a.Record = readRecurring(EncodeName(name), Text(reply[2]))
+	a.Changed, a.Missing, a.TakenBack = outcome == "changed", outcome == "missing", reply.Number("taken_back")
+	a.Record = readRecurring(EncodeName(name), reply.Text("record"))
 	return a, nil
 }
 
 // Handling is one handling of an occurrence, in one group.
 type Handling struct {
 	topic      *Topic
-	keys       []string
+	key, group string
 	occurrence string
 	token      string
 	lease      time.Duration
@@ -293,8 +285,7 @@ type Handling struct {
 // Handle returns a handling of an occurrence, which Begin starts. It is valid for a lease, and for
 // another one after each Extend.
 func (t *Topic) Handle(schedule, group string, at time.Time, lease time.Duration) *Handling {
-	keys := []string{t.keys.Handling(schedule, group), t.keys.Stats(group)}
-	return &Handling{t, keys, strconv.FormatInt(at.UnixMilli(), 10), Token(), lease}
+	return &Handling{t, t.keys.Handling(schedule, group), group, strconv.FormatInt(at.UnixMilli(), 10), Token(), lease}
 }
 
 // Begin tells whether the group handles no other occurrence of the schedule, and no other one is
@@ -315,7 +306,8 @@ func (h *Handling) End(ctx context.Context) error {
 }
 
 func (h *Handling) call(ctx context.Context, what string, again time.Duration, counts bool) (bool, error) {
-	call := NewCall(&overlapScript, h.keys, what, h.occurrence, h.token, h.lease, again, counts)
+	call := h.topic.NewCall(&overlapScript, Target{Group: h.group}, "handling", h.key, "what", what, "occurrence", h.occurrence, "token", h.token,
+		"lease", h.lease, "again", again, "counts", counts)
 	if err := Do(ctx, h.topic.client, call); err != nil {
 		return false, err
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ type Call struct {
 	script *Script
 	keys   []string
 	args   []any
+	fault  error // the call was made in a wrong way
 	cmd    *redis.Cmd
 }
 
@@ -34,14 +36,6 @@ func (c *Call) key() string {
 		return ""
 	}
 	return c.keys[0]
-}
-
-// flag returns a bool as scripts read it.
-func flag(set bool) string {
-	if set {
-		return "1"
-	}
-	return "0"
 }
 
 // Failure is Err, but the error wraps ErrForbidden or ErrServerFull as that of Do does.
@@ -69,6 +63,9 @@ func (c *Call) queue(ctx context.Context, p redis.Cmdable, full bool) *redis.Cmd
 //
 // If a key of a call has a wrong type, the call's error names it.
 func Do(ctx context.Context, client *Client, calls ...*Call) error {
+	if err := faulty(ctx, calls); err != nil {
+		return err
+	}
 	send(ctx, client, calls, false)
 	if missing := lacking(calls); len(missing) > 0 {
 		loaded := loadFor(ctx, client, missing)
@@ -96,6 +93,20 @@ func Do(ctx context.Context, client *Client, calls ...*Call) error {
 		}
 	}
 	return nil
+}
+
+// faulty returns the error of the first call that was made in a wrong way. All calls have it then,
+// and none is sent.
+func faulty(ctx context.Context, calls []*Call) error {
+	wrong := slices.IndexFunc(calls, func(c *Call) bool { return c.fault != nil })
+	if wrong < 0 {
+		return nil
+	}
+	for _, c := range calls {
+		c.cmd = redis.NewCmd(ctx)
+		c.cmd.SetErr(calls[wrong].fault)
+	}
+	return calls[wrong].fault
 }
 
 // lacking returns the calls whose script the server does not have.

@@ -17,9 +17,10 @@ var luaFiles embed.FS
 
 // Script is one transition of the pipeline, as the server gets it.
 type Script struct {
-	name   string
-	source string
-	sha    string
+	name     string
+	source   string
+	sha      string
+	contract *contract
 }
 
 // tied are the scripts that go in one pipeline, in its order. Each ends with a comment that changes
@@ -28,8 +29,8 @@ type Script struct {
 var tied = []string{"ack", "release", "nack", "extend", "claim"}
 
 var (
-	// composed has the text of each script by its name.
-	composed, errComposed = compose(luaFiles)
+	// composed has the text of each script by its name, and contracts what its header declares.
+	composed, contracts, errComposed = compose(luaFiles)
 
 	// allScripts has every script that load returned, in the order in which a server gets them.
 	allScripts []Script
@@ -121,7 +122,7 @@ func ScriptSHA(source string) string {
 }
 
 func load(name string) Script {
-	s := Script{name: name, source: composed[name], sha: ScriptSHA(composed[name])}
+	s := Script{name: name, source: composed[name], sha: ScriptSHA(composed[name]), contract: contracts[name]}
 	if errComposed != nil || s.source == "" {
 		panic(fmt.Sprintf("no script %s: %v", name, errComposed)) // the files are part of the build
 	}
@@ -129,49 +130,74 @@ func load(name string) Script {
 	return s
 }
 
-// strayDirective finds a line that seems to be a directive. "--@use" stands at the begin of its
-// line.
+// strayDirective finds a line that seems to be a directive and is none.
 var strayDirective = regexp.MustCompile(`(?m)^\s*--@`)
 
-// compose returns the text of each script in lua by its name. The line "--@use wake schedule" of a
-// script stands for the snippets wake and schedule, which are files in lua/shared. A snippet names
-// no snippets.
-func compose(files fs.FS) (map[string]string, error) {
+// compose returns the text of each script in lua by its name, and its contract. The text begins
+// with the locals of the contract. The line "--@use wake schedule" of a script stands for the
+// snippets wake and schedule, which are files in lua/shared. A snippet names no snippets, and its
+// header may declare constants. For "--@each" see contract.eachLine.
+func compose(files fs.FS) (map[string]string, map[string]*contract, error) {
 	scripts, err := readLua(files, "lua")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	snippets, err := readLua(files, "lua/shared")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	of := func(file string) func(string, ...any) {
+		return func(format string, args ...any) { fault("%s.lua "+format, append([]any{file}, args...)...) }
+	}
+	shared := map[string]*contract{}
+	for name, snippet := range snippets {
+		shared[name] = readContract(snippet.text, of("lua/shared/"+name))
+	}
 	users := map[string]int{} // of each snippet
-	for name, source := range scripts {
+	sources, all := map[string]string{}, map[string]*contract{}
+	for name, script := range scripts {
+		wrong := of("lua/" + name)
+		c := readContract(script.text, wrong)
+		all[name] = c
 		var text strings.Builder
-		text.WriteString("-- " + name + "\n")
+		text.WriteString("-- " + name + "\n" + c.locals())
+		if m := direct.FindString(script.code); m != "" {
+			wrong("uses %s; its header declares names", m)
+		}
 		used := map[string]bool{}
-		for line := range strings.Lines(source) {
+		for line := range strings.Lines(script.code) {
 			snippetNames, directive := strings.CutPrefix(line, "--@use ")
-			if !directive {
+			switch {
+			case directive:
+			case strings.HasPrefix(strings.TrimSpace(line), "--@each "):
+				if line, err = c.eachLine(line); err != nil {
+					wrong("%w", err)
+				}
+				fallthrough
+			default:
 				text.WriteString(line)
 				continue
 			}
 			for _, snippet := range strings.Fields(snippetNames) {
 				switch {
-				case snippets[snippet] == "":
+				case snippets[snippet].text == "":
 					fault("lua/%s.lua uses the snippet %q, which does not exist", name, snippet)
+					continue
 				case used[snippet]:
 					fault("lua/%s.lua uses the snippet %q twice", name, snippet)
 				}
-				text.WriteString(snippets[snippet])
+				text.WriteString(shared[snippet].constantLocals() + snippets[snippet].code)
+				for constant, value := range shared[snippet].constants {
+					c.constants[constant] = value
+				}
 				used[snippet] = true
 				users[snippet]++
 			}
 		}
-		scripts[name] = text.String()
-		if strayDirective.MatchString(scripts[name]) {
+		sources[name] = text.String()
+		if strayDirective.MatchString(sources[name]) {
 			fault("lua/%s.lua, or a snippet of it, has a line that begins with --@ and is no --@use", name)
 		}
 	}
@@ -182,23 +208,26 @@ func compose(files fs.FS) (map[string]string, error) {
 	}
 	together := ""
 	for _, name := range tied {
-		if scripts[name] == "" {
+		if sources[name] == "" {
 			fault("there is no lua/%s.lua", name)
 		}
-		together += scripts[name]
+		together += sources[name]
 	}
 	for _, name := range tied {
-		scripts[name] += "-- version " + ScriptSHA(together) + "\n"
+		sources[name] += "-- version " + ScriptSHA(together) + "\n"
 	}
-	return scripts, errors.Join(faults...)
+	return sources, all, errors.Join(faults...)
 }
 
-// readLua returns the code of the Lua files in a directory by their names, without empty lines and
-// comment lines. These would take memory of the server and change the hash. It refuses a string
-// over several lines, which could have such a line.
-func readLua(files fs.FS, dir string) (map[string]string, error) {
+// luaFile is a Lua file: its whole text, and its code without empty lines and comment lines. These
+// would take memory of the server and change the hash.
+type luaFile struct{ text, code string }
+
+// readLua returns the Lua files in a directory by their names. It refuses a string over several
+// lines, which could have a line that looks like a comment.
+func readLua(files fs.FS, dir string) (map[string]luaFile, error) {
 	paths, err := fs.Glob(files, dir+"/*.lua")
-	code := map[string]string{}
+	read := map[string]luaFile{}
 	for _, file := range paths {
 		text, err := fs.ReadFile(files, file)
 		if err != nil {
@@ -214,7 +243,7 @@ func readLua(files fs.FS, dir string) (map[string]string, error) {
 				kept.WriteString(strings.TrimRight(line, "\r\n") + "\n")
 			}
 		}
-		code[strings.TrimSuffix(path.Base(file), ".lua")] = kept.String()
+		read[strings.TrimSuffix(path.Base(file), ".lua")] = luaFile{string(text), kept.String()}
 	}
-	return code, err
+	return read, err
 }

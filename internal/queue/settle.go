@@ -16,27 +16,27 @@ const (
 )
 
 // AckCalls returns calls that settle messages as done. ReadAcked reads the reply of each.
-func (g *Group) AckCalls(messages []*Leased) []*Call { return ackCalls(g.ack, messages) }
+func (g *Group) AckCalls(messages []*Leased) []*Call { return g.ackCalls(messages, false) }
 
 // DropCalls returns calls that settle messages as dropped, because it is too late for them.
-func (g *Group) DropCalls(messages []*Leased) []*Call { return ackCalls(g.drop, messages) }
+func (g *Group) DropCalls(messages []*Leased) []*Call { return g.ackCalls(messages, true) }
 
-func ackCalls(keys []string, messages []*Leased) []*Call {
+func (g *Group) ackCalls(messages []*Leased, drops bool) []*Call {
 	var calls []*Call
 	for part := range slices.Chunk(messages, acked) {
-		args := make([]any, 0, 2*len(part)+2)
-		for len(part) > 0 {
+		d := ackScript.draft(g.ack, 0, 2*len(part)+len(part), []any{"drops", drops})
+		for left := part; len(left) > 0; {
 			n := 1 // messages of one claim that are due together have the same token
-			for n < len(part) && part[n].Token == part[0].Token {
+			for n < len(left) && left[n].Token == left[0].Token {
 				n++
 			}
-			args = append(args, &part[0].Token, n)
-			for _, m := range part[:n] {
-				args = append(args, &m.ID) // pointers are not boxed
-			}
-			part = part[n:]
+			d.Each("part", "token", &left[0].Token, "count", n)
+			left = left[n:]
 		}
-		calls = append(calls, &Call{script: &ackScript, keys: keys, args: args})
+		for _, m := range part {
+			d.Each("message", "id", &m.ID) // pointers are not boxed
+		}
+		calls = append(calls, d.Call())
 	}
 	return calls
 }
@@ -44,7 +44,7 @@ func ackCalls(keys []string, messages []*Leased) []*Call {
 // ReleaseCalls returns calls that give undelivered messages back. They are in the order of
 // claiming.
 func (g *Group) ReleaseCalls(messages []*Leased) []*Call {
-	calls := g.calls(&releaseScript, g.release, nil, messages)
+	calls := leaseCalls(&releaseScript, g.release, messages, "single", g.single)
 	slices.Reverse(calls) // each call puts its messages in front of ready, so the last go first
 	return calls
 }
@@ -52,24 +52,23 @@ func (g *Group) ReleaseCalls(messages []*Leased) []*Call {
 // ExtendCalls returns calls that give leases a new deadline. ReadLost reads the reply of each. With
 // more than a thousand messages, the deadlines do not keep the order of the messages.
 func (g *Group) ExtendCalls(messages []*Leased, lease time.Duration) []*Call {
-	return g.calls(&extendScript, g.extend, []any{millis(lease)}, messages)
+	return leaseCalls(&extendScript, g.extend, messages, "lease", millis(lease), "subscription", "", "worker", "")
 }
 
 // Attend adds to a call of ExtendCalls that the subscription lives. worker is of Worker.Sign.
 func (g *Group) Attend(extend *Call, subscription, worker string) {
-	extend.keys = append(slices.Clone(extend.keys), g.workers)
-	extend.args = append(extend.args, subscription, worker)
+	extend.set("subscription", subscription)
+	extend.set("worker", worker)
 }
 
-func (g *Group) calls(s *Script, keys []string, head []any, messages []*Leased) []*Call {
+func leaseCalls(s *Script, keys []string, messages []*Leased, pairs ...any) []*Call {
 	var calls []*Call
 	for part := range slices.Chunk(messages, chunk) {
-		args := make([]any, 0, len(head)+2*len(part))
-		args = append(args, head...)
+		d := s.draft(keys, 0, 2*len(part), pairs)
 		for _, m := range part {
-			args = append(args, &m.ID, &m.Token) // pointers are not boxed
+			d.Each("message", "id", &m.ID, "token", &m.Token) // pointers are not boxed
 		}
-		calls = append(calls, &Call{script: s, keys: keys, args: args})
+		calls = append(calls, d.Call())
 	}
 	return calls
 }
@@ -80,12 +79,7 @@ func (l *Leased) Lease() string { return l.ID + " " + l.Token }
 // StandDown gives up the place of the group's active subscription, unless it still holds messages.
 // A standby is woken for it.
 func (g *Group) StandDown(ctx context.Context, subscription string) error {
-	k := g.topic.keys
-	return Do(ctx, g.topic.client, &Call{
-		script: &standDownScript,
-		keys:   []string{k.Scheduler(), k.Active(), k.Leases(g.Name), k.Waiters(g.Name), k.Standby(g.Name)},
-		args:   []any{g.Name, subscription},
-	})
+	return Do(ctx, g.topic.client, g.topic.NewCall(&standDownScript, Target{Group: g.Name}, "group", g.Name, "subscription", subscription))
 }
 
 // LeasedAt returns when the lease with a token began, by the server's clock. Extensions do not
@@ -135,8 +129,7 @@ const maxReason = 1024
 func (g *Group) NackCalls(failures []Failure) []*Call {
 	var calls []*Call
 	for part := range slices.Chunk(failures, nacked) {
-		args := make([]any, 0, 1+7*len(part))
-		args = append(args, g.Name)
+		d := nackScript.draft(g.nack, 0, 7*len(part), []any{"group", g.Name, "single", g.single})
 		for _, f := range part {
 			delay := f.Retry.encode()
 			switch {
@@ -147,10 +140,10 @@ func (g *Group) NackCalls(failures []Failure) []*Call {
 			case f.Postponed:
 				delay = "+" + delay
 			}
-			args = append(args, f.ID, f.Token, delay, f.Limit, f.DelayedFor,
-				f.Reason[:min(maxReason, len(f.Reason))], f.Error[:min(maxReason, len(f.Error))])
+			d.Each("message", "id", f.ID, "token", f.Token, "delay", delay, "limit", f.Limit, "delayed_for", f.DelayedFor,
+				"reason", f.Reason[:min(maxReason, len(f.Reason))], "said", f.Error[:min(maxReason, len(f.Error))])
 		}
-		calls = append(calls, &Call{script: &nackScript, keys: g.nack, args: args})
+		calls = append(calls, d.Call())
 	}
 	slices.Reverse(calls) // as in ReleaseCalls
 	return calls

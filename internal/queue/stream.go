@@ -44,13 +44,9 @@ func CheckStreamTopic(prefix, topic string) error {
 
 // openStreamCall returns a call that makes the topic one with a stream, or renews its options.
 func (t *Topic) openStreamCall() *Call {
-	k := t.keys
-	return &Call{
-		script: &openStreamScript,
-		keys:   []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Scheduler(), k.Idle()},
-		args: []any{Layout, StreamLayout, Token(), StreamGroup,
-			GroupOptions{MaxDeliveries: -1, Retention: t.stream.Retention, MaxDead: t.stream.MaxDead}.encode(), max(t.stream.MaxLen, 0)},
-	}
+	options := GroupOptions{MaxDeliveries: -1, Retention: t.stream.Retention, MaxDead: t.stream.MaxDead}
+	return t.NewCall(&openStreamScript, Target{}, "layout", Layout, "with_stream", StreamLayout, "fresh", Token(), "group", StreamGroup,
+		"options", options.encode(), "maxlen", max(t.stream.MaxLen, 0))
 }
 
 // checkMode returns ErrTopicMode if the topic is not of the mode that the handle is for.
@@ -68,11 +64,6 @@ func (t *Topic) checkMode(groups *Groups) error {
 
 // promoteStreamCall is PromoteCall for a topic with a stream.
 func (t *Topic) promoteStreamCall(groups *Groups, address string, patience time.Duration) *Call {
-	k, g := t.keys, StreamGroup
-	return &Call{
-		script: &promoteStreamScript,
-		keys: []string{k.Meta(), k.Groups(), k.Messages(), k.Options(), k.Pending(), k.Scheduler(), k.Names(), k.Taken(),
-			k.Paused(), t.Name, k.Retry(g), k.Dead(g), k.Deliveries(g), k.Stats(g), k.Resumes()},
-		args: []any{groups.Version, address, millis(patience), streamBudget, streamBytes, g},
-	}
+	return t.NewCall(&promoteStreamScript, Target{Group: StreamGroup}, "stream", t.Name, "version", groups.Version, "me", address,
+		"patience", patience, "budget", streamBudget, "bytes", streamBytes, "group", StreamGroup)
 }

@@ -3,8 +3,10 @@ package queue
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -24,6 +26,11 @@ type Topic struct {
 
 	mu     sync.Mutex
 	groups *Groups // as last read; nil: not read yet
+
+	// The keys of the publish script for a set of groups, and how many groups they are of.
+	published     *Groups
+	publishing    []string
+	publishingFor int
 }
 
 // Groups is the set of a topic's consumer groups at one time.
@@ -70,6 +77,25 @@ func (o GroupOptions) encode() string {
 		text += " single"
 	}
 	return text
+}
+
+// ParseGroupOptions reads what is stored of the options. The snippet group_options reads the same.
+// A part that is no number is no limit.
+func ParseGroupOptions(text string) GroupOptions {
+	part := append(strings.Fields(text), "", "", "")
+	limit := func(text string) int64 {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || n < 0 {
+			return -1
+		}
+		return n
+	}
+	o := GroupOptions{MaxDeliveries: int(limit(part[0])), Retention: -1, MaxDead: int(max(limit(part[2]), 0)),
+		SingleActive: slices.Contains(part[3:], "single")}
+	if ms := limit(part[1]); ms >= 0 {
+		o.Retention = time.Duration(min(ms, math.MaxInt64/1_000_000)) * time.Millisecond
+	}
+	return o
 }
 
 // expiry returns an expiry as scripts read it: "" for a group that is never removed.
@@ -144,13 +170,13 @@ func (t *Topic) Existing(ctx context.Context) (*Groups, error) {
 
 // openCall returns a call that opens the topic, and makes it if there is none.
 func (t *Topic) openCall() *Call {
-	return &Call{script: &openScript, keys: []string{t.keys.Meta(), t.keys.Groups()}, args: []any{Layout, Token()}}
+	return t.NewCall(&openScript, Target{}, "layout", Layout, "fresh", Token())
 }
 
 // LookCall returns a call that reads the set of groups, and makes no topic. ReadLook reads its
 // reply.
 func (t *Topic) LookCall() *Call {
-	return &Call{script: &lookScript, keys: []string{t.keys.Meta(), t.keys.Groups()}}
+	return t.NewCall(&lookScript, Target{})
 }
 
 // ReadLook reads the reply of LookCall, and remembers the set. It returns ErrNotFound if there is
@@ -202,53 +228,49 @@ func (t *Topic) Join(ctx context.Context, group string, options GroupOptions) (R
 		if err := Do(ctx, t.client, call); err != nil {
 			return Registered{}, err
 		}
-		reply, _ := call.cmd.Slice()
-		if len(reply) == 0 {
-			return Registered{}, fmt.Errorf("register: unexpected reply %v", call.cmd.Val())
-		}
-		switch said := Text(reply[0]); {
-		case said == "mode":
-			return Registered{}, ErrGroupMode
-		case said == "window" && len(reply) == 2:
-			window = Text(reply[1])
-		case said == "removing" && len(reply) == 2:
-			if err := t.FinishRemovals(ctx, []string{Text(reply[1])}); err != nil {
-				return Registered{}, err
+		parts, _ := call.cmd.Slice()
+		if said, about := Text(at(parts, 0)), Text(at(parts, 1)); len(parts) <= 2 {
+			switch {
+			case said == "mode":
+				return Registered{}, ErrGroupMode
+			case said == "window" && about != "":
+				window = about
+			case said == "removing" && about != "":
+				if err := t.FinishRemovals(ctx, []string{about}); err != nil {
+					return Registered{}, err
+				}
+			case said == "more":
+			default:
+				return Registered{}, fmt.Errorf("register: unexpected reply %v", parts)
 			}
-		case said == "more":
-		case said == "ok" && len(reply) >= 6:
-			return t.readRegistered(reply)
-		default:
-			return Registered{}, fmt.Errorf("register: unexpected reply %v", reply)
+			continue
 		}
+		reply, err := registerScript.Read(parts)
+		if err != nil {
+			return Registered{}, err
+		}
+		return t.readRegistered(reply)
 	}
+}
+
+// at returns a part of a reply, nil if there is none.
+func at(parts []any, i int) any {
+	if i < len(parts) {
+		return parts[i]
+	}
+	return nil
 }
 
 // registerCall returns a call that registers a group, or copies a part of the window for it.
 func (t *Topic) registerCall(group string, options GroupOptions, window string) *Call {
-	k := t.keys
-	keys := []string{k.Meta(), k.Groups(), k.Pending(), k.Scheduler(), k.Idle(), k.Stats(group)}
-	if window != "" {
-		keys = append(keys, k.Refs(), k.Ready(group), k.Ready(window), k.Ready(window+":"+group))
-	}
-	return &Call{
-		script: &registerScript,
-		keys:   keys,
-		args:   []any{Layout, Token(), group, options.encode(), expiry(options.Expiry), CeilMillis(max(options.Window, 0)), window},
-	}
+	return t.NewCall(&registerScript, Target{Group: group, Window: window},
+		"layout", Layout, "mark", SingleLayout, "fresh", Token(), "group", group, "options", options.encode(), "expiry", expiry(options.Expiry),
+		"length", max(options.Window, 0), "given", window)
 }
 
 // readRegistered reads the reply of a call that has registered a group, and remembers the set.
-func (t *Topic) readRegistered(reply []any) (got Registered, err error) {
-	for i, n := range []*int{&got.Taken, &got.Missed, &got.Waited} {
-		number, _ := reply[1+i].(int64)
-		*n = int(number)
-	}
-	var set []string
-	for _, part := range reply[4:] {
-		set = append(set, Text(part))
-	}
-	groups, err := groupsOf(set)
+func (t *Topic) readRegistered(reply Reply) (Registered, error) {
+	groups, err := groupsOf(reply)
 	if err == nil {
 		err = t.checkMode(groups)
 	}
@@ -256,26 +278,31 @@ func (t *Topic) readRegistered(reply []any) (got Registered, err error) {
 		return Registered{}, err
 	}
 	t.remember(groups)
-	return got, nil
+	return Registered{Taken: reply.Number("taken"), Missed: reply.Number("missed"), Waited: reply.Number("waited")}, nil
 }
 
 // readGroups reads the reply of a call that opens a topic or looks at it.
 func readGroups(call *Call) (*Groups, error) {
-	reply, err := call.cmd.StringSlice()
-	if err != nil || len(reply) < 2 {
-		return nil, fmt.Errorf("unexpected reply %v: %w", reply, err)
+	parts, err := call.cmd.Slice()
+	if err != nil {
+		return nil, fmt.Errorf("unexpected reply: %w", err)
+	}
+	reply, err := lookScript.Read(parts) // others that open a topic answer the same
+	if err != nil {
+		return nil, fmt.Errorf("unexpected reply %v: %w", parts, err)
 	}
 	return groupsOf(reply)
 }
 
-// groupsOf reads a set of groups as scripts return it: layout, version, and the names.
-func groupsOf(reply []string) (*Groups, error) {
-	if reply[0] != Layout && reply[0] != StreamLayout && reply[0] != SingleLayout {
-		return nil, fmt.Errorf("%w: it is %q, this program writes %q", ErrLayout, reply[0], Layout)
+// groupsOf reads a set of groups from a reply.
+func groupsOf(reply Reply) (*Groups, error) {
+	layout, each := reply.Text("layout"), reply.Each()
+	if layout != Layout && layout != StreamLayout && layout != SingleLayout {
+		return nil, fmt.Errorf("%w: it is %q, this program writes %q", ErrLayout, layout, Layout)
 	}
-	groups := &Groups{Version: reply[1], Names: make([]string, 0, len(reply)-2), Stream: reply[0] == StreamLayout, Single: reply[0] == SingleLayout}
-	for _, name := range reply[2:] {
-		if IsWindow(name) {
+	groups := &Groups{Version: reply.Text("version"), Names: make([]string, 0, len(each)), Stream: layout == StreamLayout, Single: layout == SingleLayout}
+	for _, group := range each {
+		if name := group.Text("name"); IsWindow(name) {
 			groups.Window = name
 		} else {
 			groups.Names = append(groups.Names, name)

@@ -113,8 +113,9 @@ func ReadWorker(subscription, text string) Worker {
 
 // SignOff removes a subscription that has ended from the workers of its group.
 func (g *Group) SignOff(ctx context.Context, subscription string) error {
-	_, err := AskKey(ctx, g.topic.client, g.workers, func(ctx context.Context, c redis.UniversalClient) (int64, error) {
-		return c.HDel(ctx, g.workers, subscription).Result()
+	workers := g.topic.keys.Workers(g.Name)
+	_, err := AskKey(ctx, g.topic.client, workers, func(ctx context.Context, c redis.UniversalClient) (int64, error) {
+		return c.HDel(ctx, workers, subscription).Result()
 	})
 	return err
 }

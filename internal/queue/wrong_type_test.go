@@ -292,14 +292,34 @@ func (w *world) fillAgain(group, name string) {
 
 // unused are keys that a call does not come to.
 func unused(name, key string, k queue.Keys) bool {
+	script, variant, _ := strings.Cut(name, ", ")
+	single := variant == "with SingleActive"
+	if strings.HasSuffix(key, ":") { // of a group that does not exist
+		return true
+	}
+	switch script {
+	case "claim", "publish", "nack", "release", "promote", "expire", "resume":
+		switch {
+		case !single && (key == k.Active() || key == k.Standby("a")), script == "release" && !single && key == k.Scheduler():
+			return true
+		case script == "publish" && (variant != "recurring" && key == k.Schedules() || variant != "with a stream" && key == k.Paused()):
+			return true
+		case variant == "with a stream" && (key == k.Ready("stream") || key == k.Waiters("stream")):
+			return true
+		}
+	case "ack":
+		return key == k.Stats("a") // nothing is dropped
+	case "register":
+		if slices.Contains([]string{k.Refs(), k.Ready("c"), k.Ready(":c")}, key) { // there is no window
+			return true
+		}
+	}
 	switch name {
 	case "publish, delayed":
 		return slices.Contains([]string{k.Refs(), k.Ready("a"), k.Retry("a"), k.Waiters("a"),
 			k.Ready("b"), k.Retry("b"), k.Waiters("b")}, key)
 	case "publish, with a stream":
 		return key == k.Refs()
-	case "publish, with SingleActive":
-		return key == k.Schedules()
 	case "release, with SingleActive":
 		return key == k.Suspects("c") // no lease was lost
 	case "open_stream, again":

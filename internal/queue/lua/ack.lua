@@ -1,19 +1,23 @@
 -- ack: settles leased messages as done, and forgets the bodies that no group needs any more.
 --
--- KEYS  1 messages    hash: id -> body
---       2 options     hash: id -> options, only of messages that have any
---       3 refs        hash: id -> number of groups that still need the body, if more than one
---       4 unack       zset: id -> lease deadline ms
---       5 leases      hash: id -> "subscription:claim:since:due", the lease's token
---       6 deliveries  hash: id -> "count flag delayed_for"
---       7 dead        zset: id -> ms at which it died
---       8 suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
---       9 stats       hash: counters and times of the group; only if the messages are dropped,
---                     because it was too late for them
--- ARGV  1 token      of leases of one claim with one due time
---       2 count      of their messages
---       then the ids of these messages
---       then more such parts, with 1000 messages at most in all
+-- KEYS
+--   messages    hash: id -> body
+--   options     hash: id -> options, only of messages that have any
+--   refs        hash: id -> number of groups that still need the body, if more than one
+--   unack       zset: id -> lease deadline ms
+--   leases      hash: id -> "subscription:claim:since:due", the lease's token
+--   deliveries  hash: id -> "count flag delayed_for"
+--   dead        zset: id -> ms at which it died
+--   suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
+--   stats       hash: counters and times of the group; only if the messages are dropped, because
+--               it was too late for them
+-- ARGV
+--   drops  flag: the messages are dropped, because it was too late for them
+-- ARGV of each part
+--   token  text: of leases of one claim with one due time
+--   count  number: of their messages
+-- ARGV of each message
+--   id  text: of the messages of all parts, one part after the other; 1000 at most
 --
 -- A message that has another lease by now, or none, is left alone. But if its last lease expired
 -- with this token, that expiry is taken back.
@@ -21,17 +25,14 @@
 -- subscription counts by the reply, and tells them with a claim.
 -- Twice: the second run finds no lease and changes nothing.
 
-local messages, options, refs, unack = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local leases, deliveries, dead, suspects, stats = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-
-local ids, tokens, n, at = {}, {}, 0, 1
-while ARGV[at] do
-  local token, last = ARGV[at], at + 1 + tonumber(ARGV[at + 1])
-  for i = at + 2, last do
-    n = n + 1
-    ids[n], tokens[n] = ARGV[i], token
+local ids, tokens, n = {}, {}, 0
+for p = 1, part_count do
+  --@each part p token count
+  for i = n + 1, n + count do
+    --@each message i id
+    ids[i], tokens[i] = id, token
   end
-  at = last + 1
+  n = n + count
 end
 if n == 0 then
   return 0
@@ -51,7 +52,7 @@ local recorded = redis.call('HLEN', deliveries)
 -- Every dead message has a record, and every suspect. Most often there are no others.
 local have_deliveries = recorded > 0 and recorded > redis.call('ZCARD', dead)
 local have_suspects = have_deliveries and redis.call('HLEN', suspects) > 0
-if stats then
+if drops then
   redis.call('HLEN', stats)
 end
 
@@ -70,7 +71,7 @@ if have_suspects then
   redis.call('HDEL', suspects, unpack(mine))
 end
 forget(mine)
-if stats then
+if drops then
   redis.call('HINCRBY', stats, 'dropped', settled)
 end
 return settled

@@ -1,26 +1,30 @@
 -- amend: changes a recurring schedule, and takes back its occurrences that wait.
 --
--- KEYS  1 meta        hash: layout, groups (the version of the group set)
---       2 schedules   hash: schedule -> record; ":" -> text of the last change
---       3 messages    hash: id -> body
---       4 options     hash: id -> options, only of messages that have any
---       5 pending     zset: id -> due ms
---       6 names       hash: delay id -> id
---       7 taken       zset: delay id -> ms at which it is free
---       8 operation   string: set by an earlier run of this call, expiring
---       9 programs    zset: address of a program that runs schedules -> ms until which it is valid
---       10 stats      hash: counters of the topic
--- ARGV  1 version     of the group set that KEYS were made from
---       2 what        "put", "pause", "resume", "run", "remove", "ask", "answer" or "return"
---       3 name        of the schedule
---       4 memory      ms for which a "run" is remembered
---       5 seen        version that the caller has seen, 0 for none; for "put", "ask", "answer" and
---                     "return"
---       6 definition  of the schedule, for "put"
---       7 jitter      ms, for "put"
---       8 first       ms before which there is no occurrence, for "put"
---       9 known       ms of an instant whose occurrence was due when the caller looked, for
---                     "return"
+-- KEYS
+--   meta       hash: layout, groups (the version of the group set)
+--   schedules  hash: schedule -> record; ":" -> text of the last change
+--   messages   hash: id -> body
+--   options    hash: id -> options, only of messages that have any
+--   pending    zset: id -> due ms
+--   names      hash: delay id -> id
+--   taken      zset: delay id -> ms at which it is free
+--   operation  string: set by an earlier run of this call, expiring
+--   programs   zset: address of a program that runs schedules -> ms until which it is valid
+--   counters   hash: counters of the topic
+-- CONSTANTS
+--   ahead = 60000  ms by which what was noted may be after now; a failover shifts the clock
+-- ARGV
+--   version     text: of the group set that KEYS were made from
+--   what        text: "put", "pause", "resume", "run", "remove", "ask", "answer" or "return"
+--   name        text: of the schedule
+--   memory      text: ms for which a "run" is remembered
+--   seen        number: version that the caller has seen, 0 for none; for "put", "ask", "answer"
+--               and "return"
+--   definition  text: of the schedule, for "put"
+--   jitter      number: ms, for "put"
+--   first       number: ms before which there is no occurrence, for "put"
+--   known       number: ms of an instant whose occurrence was due when the caller looked, for
+--               "return"
 --
 -- "put" gives the schedule another definition: its version goes up, and it counts from now on. A
 -- cursor of the past stays, so that what the schedule has missed is not forgotten. "pause",
@@ -32,17 +36,16 @@
 -- was ahead then. It takes back what waits, and the schedule counts from now on, so that it does
 -- not rest until that time. It does nothing otherwise. "resume" and "run" wake the programs. Each
 -- change is noted in the field ":", so that programs need not read all records again and again.
--- Returns {outcome, now, record, taken back}. outcome is "stale" when the group set has changed,
--- "missing" if there is no such schedule, "changed" if its version is not the one that was seen,
--- else "ok". record is "" if there is none. taken back is a number of occurrences.
+-- Returns
+-- REPLY
+--   outcome     text: "stale" when the group set has changed, "missing" if there is no such
+--               schedule, "changed" if its version is not the one that was seen, else "ok"
+--   now         text: the server's time in ms
+--   record      text: "" if there is none
+--   taken_back  number: occurrences that waited
 -- Twice: "put", "remove", "ask" and "answer" find another version, or do the same once more. "run"
 -- is remembered. A second "pause", "resume" or "return" finds done what the first did.
 
-local meta, schedules, messages, options, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local names, taken, operation, programs, stats = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local version, what, name, memory, seen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local definition, jitter, first, known = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
-local ahead = 60000 -- ms by which what was noted may be after now; a failover shifts the clock
 
 --@use now post timetable amend_timetable each
 
@@ -73,7 +76,7 @@ redis.call('HLEN', names)
 redis.call('ZCARD', taken)
 redis.call('ZCARD', pending)
 redis.call('ZCARD', programs)
-redis.call('HLEN', stats)
+redis.call('HLEN', counters)
 local repeated = redis.call('GET', operation)
 local changes = tonumber(string.match(redis.call('HGET', schedules, ':') or '', '%d+$') or 0)
 
@@ -131,8 +134,8 @@ if what == 'run' then
   redis.call('SET', operation, 'ok', 'PX', memory)
 end
 if what == 'return' then
-  redis.call('HINCRBY', stats, 'returned', 1)
-  redis.call('HSET', stats, 'returned_at', ms)
+  redis.call('HINCRBY', counters, 'returned', 1)
+  redis.call('HSET', counters, 'returned_at', ms)
 end
 if what == 'resume' or what == 'run' then
   for _, address in ipairs(redis.call('ZRANGEBYSCORE', programs, '(' .. ms, '+inf', 'LIMIT', 0, 100)) do

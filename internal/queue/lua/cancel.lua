@@ -1,22 +1,23 @@
 -- cancel: takes back a message that waits, in pending or for a retry.
 --
--- KEYS  1 meta        hash: layout, groups (the version of the group set)
---       2 messages    hash: id -> body
---       3 options     hash: id -> options, only of messages that have any
---       4 refs        hash: id -> number of groups that still need the body, if more than one
---       5 pending     zset: id -> due ms
---       6 names       hash: delay id -> id
---       7 taken       zset: delay id -> ms at which it is free
---       8 operation   string: the result of an earlier run of this call, expiring
---       then for each group of the set:
---         retry       zset: id -> due ms
---         deliveries  hash: id -> "count flag delayed_for reason"
---       then only if the set has a window:
---         kept        ready list of the window
--- ARGV  1 version     of the group set that KEYS were made from
---       2 by          "id" or "name"
---       3 message     its id, or its delay id as it is stored
---       4 memory      ms for which the result is remembered
+-- KEYS
+--   meta       hash: layout, groups (the version of the group set)
+--   messages   hash: id -> body
+--   options    hash: id -> options, only of messages that have any
+--   refs       hash: id -> number of groups that still need the body, if more than one
+--   pending    zset: id -> due ms
+--   names      hash: delay id -> id
+--   taken      zset: delay id -> ms at which it is free
+--   operation  string: the result of an earlier run of this call, expiring
+--   kept       list: the ready list of the window, if the set has one
+-- KEYS of each group
+--   retry       zset: id -> due ms
+--   deliveries  hash: id -> "count flag delayed_for reason"
+-- ARGV
+--   version  text: of the group set that KEYS were made from
+--   by       text: "id" or "name"
+--   id       text: its id, or its delay id as it is stored
+--   memory   text: ms for which the result is remembered
 --
 -- A message that waits for a retry in some groups only is taken from those groups and kept for the
 -- others. When the call takes the message from its last group, its delay id becomes free, even if
@@ -26,11 +27,6 @@
 -- something was written.
 -- Twice: the second run returns the remembered result of the first.
 
-local meta, messages, options, refs, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local names, taken, operation = KEYS[6], KEYS[7], KEYS[8]
-local version, by, id, memory = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local groups = math.floor((#KEYS - 8) / 2)
-local kept = KEYS[9 + groups * 2]
 
 --@use now id_length in_window
 
@@ -57,8 +53,8 @@ local there = redis.call('HEXISTS', messages, id) == 1
 redis.call('HLEN', names)
 redis.call('ZCARD', taken)
 local waits = {}
-for g = 1, groups do
-  local retry, deliveries = KEYS[7 + g * 2], KEYS[8 + g * 2]
+for g = 1, group_count do
+  --@each group g retry deliveries
   redis.call('HLEN', deliveries)
   if redis.call('ZSCORE', retry, id) then
     waits[#waits + 1] = g
@@ -77,8 +73,9 @@ if due then
   redis.call('ZREM', pending, id)
 end
 for _, g in ipairs(waits) do
-  redis.call('ZREM', KEYS[7 + g * 2], id)
-  redis.call('HDEL', KEYS[8 + g * 2], id)
+  --@each group g retry deliveries
+  redis.call('ZREM', retry, id)
+  redis.call('HDEL', deliveries, id)
 end
 if due or left - held <= #waits then
   local name = own and string.match(own, 'delay_id:(%S+)')

@@ -1,20 +1,19 @@
 -- discard: forgets dead messages of a group.
 --
--- KEYS  1 messages    hash: id -> body
---       2 options     hash: id -> options, only of messages that have any
---       3 refs        hash: id -> number of groups that still need the body, if more than one
---       4 dead        zset: id -> ms at which it died
---       5 deliveries  hash: id -> "count flag delayed_for reason"
---       6 operation   string: the result of an earlier run of this call, expiring
--- ARGV  1 memory      ms for which the result is remembered
---       then the ids of messages (at most 1000)
+-- KEYS
+--   messages    hash: id -> body
+--   options     hash: id -> options, only of messages that have any
+--   refs        hash: id -> number of groups that still need the body, if more than one
+--   dead        zset: id -> ms at which it died
+--   deliveries  hash: id -> "count flag delayed_for reason"
+--   operation   string: the result of an earlier run of this call, expiring
+-- ARGV
+--   memory  text: ms for which the result is remembered
+-- ARGV of each message
+--   id  text: 1000 at most
 --
 -- Returns a text with one digit for each id: 1 if it was dead, 0 if it was not or came before.
 -- Twice: the second run returns the remembered result of the first.
-
-local messages, options, refs = KEYS[1], KEYS[2], KEYS[3]
-local dead, deliveries, operation = KEYS[4], KEYS[5], KEYS[6]
-local memory = ARGV[1]
 
 local before = redis.call('GET', operation)
 if before then
@@ -25,13 +24,13 @@ end
 --@use forget
 redis.call('HLEN', deliveries)
 local ids, seen, result = {}, {}, {}
-for i = 2, #ARGV do
-  local id = ARGV[i]
-  result[i - 1] = '0'
+for i = 1, message_count do
+  --@each message i id
+  result[i] = '0'
   if not seen[id] and redis.call('ZSCORE', dead, id) then
     seen[id] = true
     ids[#ids + 1] = id
-    result[i - 1] = '1'
+    result[i] = '1'
   end
 end
 result = table.concat(result)

@@ -1,13 +1,41 @@
 -- erase: forgets a topic and all that it holds, in one step or in several.
 --
--- KEYS  1 meta    hash: layout, groups (the version of the group set)
---       2 groups  hash: group -> options
---       3 idle    zset: group with an expiry -> ms at which it is removed
---       then the keys to forget
--- ARGV  1 version  of the group set
---       2 step     "first", "some" or "last"
---       3 fresh    a random version for the changed set, used by the first step
---       then names of groups: all with "first", those whose keys are given with "some"
+-- KEYS
+--   meta       hash: layout, groups (the version of the group set)
+--   groups     hash: group -> options
+--   idle       zset: group with an expiry -> ms at which it is removed
+--   messages   hash: id -> body
+--   options    hash: id -> options
+--   refs       hash: id -> number of groups
+--   pending    zset: id -> due ms
+--   scheduler  hash: next, holder, standby, until
+--   names      hash: delay id -> id
+--   taken      zset: delay id -> ms
+--   paused     hash: group -> why
+--   resumes    zset: group -> ms
+--   counters   hash: counters of the topic
+--   schedules  hash: schedule -> record
+--   programs   zset: address -> ms
+--   active     hash: group -> "owner epoch ends lease"
+-- KEYS of each group
+--   ready       list: "id:due"
+--   unack       zset: id -> ms
+--   leases      hash: id -> token
+--   retry       zset: id -> ms
+--   deliveries  hash: id -> record
+--   waiters     zset: address -> ms
+--   dead        zset: id -> ms
+--   resting     zset: address -> ms
+--   stats       hash: counters
+--   suspects    hash: id -> entry
+--   workers     hash: subscription -> who
+--   standby     zset: address -> ms
+-- ARGV
+--   version  text: of the group set
+--   step     text: "first", "some" or "last"
+--   fresh    text: a random version for the changed set, used by the first step
+-- ARGV of each removal
+--   group  text: that the step takes out of the set, or whose keys it forgets; none with "last"
 --
 -- The keys are unlinked, so the server frees their memory in the background. The first step takes
 -- all groups out of the set, so that they get no more messages. It notes them in idle as being
@@ -18,9 +46,6 @@
 -- version is another or the topic is gone. The caller then begins again with the keys that are
 -- left.
 
-local meta, groups, idle = KEYS[1], KEYS[2], KEYS[3]
-local version, step, fresh = ARGV[1], ARGV[2], ARGV[3]
-
 --@use each
 
 if redis.call('HGET', meta, 'groups') ~= version then
@@ -30,19 +55,27 @@ if step ~= 'last' then
   redis.call('ZCARD', idle) -- finds a key of a wrong type before the first write
 end
 
-for i = 4, #KEYS, 1000 do
-  redis.call('UNLINK', unpack(KEYS, i, math.min(i + 999, #KEYS)))
+if step ~= 'some' then
+  redis.call('UNLINK', messages, options, refs, pending, scheduler, names, taken,
+    paused, resumes, counters, schedules, programs, active)
+end
+for g = 1, group_count do
+  --@each group g ready unack leases retry deliveries waiters
+  --@each group g dead resting stats suspects workers standby
+  redis.call('UNLINK', ready, unack, leases, retry, deliveries, waiters, dead,
+    resting, stats, suspects, workers, standby)
 end
 if step == 'last' then
   redis.call('UNLINK', idle, groups, meta)
 elseif step == 'some' then
-  each('ZREM', idle, ARGV, 4, #ARGV)
+  each('ZREM', idle, ARGV, first_removal, first_removal + removal_count - 1)
 else
   redis.call('UNLINK', groups)
   local ends = {}
-  for i = 4, #ARGV do
+  for i = 1, removal_count do
+    --@each removal i group
     ends[#ends + 1] = '0'
-    ends[#ends + 1] = ARGV[i]
+    ends[#ends + 1] = group
   end
   each('ZADD', idle, ends, 1, #ends)
   redis.call('HSET', meta, 'groups', fresh)

@@ -1,23 +1,26 @@
 -- expire: takes back the messages whose lease has run out.
 --
--- KEYS  1 meta         hash: layout, groups (the version of the group set)
---       2 groups       hash: group -> "<max deliveries> <retention ms> <max dead>"
---       3 options      hash: id -> options, only of messages that have any
---       then for each group of the set:
---         ready        list of "id:due"
---         unack        zset: id -> lease deadline ms, whose fraction keeps the order
---         leases       hash: id -> "subscription:claim:since:due", the lease's token
---         deliveries   hash: id -> "count flag delayed_for reason"
---         dead         zset: id -> ms at which it died
---         waiters      zset: address of an idle subscription -> ms until which it is valid
---         stats        hash: counters and times of the group
---         suspects     hash: id -> "expiries alone lost", of messages whose last lease expired
---       then only if the topic has groups with SingleActive:
---         active       hash: group -> "owner epoch ends lease"
--- ARGV  1 version      of the group set that KEYS were made from
---       2 budget       messages of one group to take back at most (at most 1000); the call takes no
---                      further group once it has taken back so many
---       then the name of each group
+-- KEYS
+--   meta     hash: layout, groups (the version of the group set)
+--   groups   hash: group -> "<max deliveries> <retention ms> <max dead>"
+--   options  hash: id -> options, only of messages that have any
+--   active   hash: group -> "owner epoch ends lease", of groups with SingleActive
+-- KEYS of each group
+--   ready       list: "id:due"
+--   unack       zset: id -> lease deadline ms, whose fraction keeps the order
+--   leases      hash: id -> "subscription:claim:since:due", the lease's token
+--   deliveries  hash: id -> "count flag delayed_for reason"
+--   dead        zset: id -> ms at which it died
+--   waiters     zset: address of an idle subscription -> ms until which it is valid
+--   stats       hash: counters and times of the group
+--   suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
+-- ARGV
+--   version  text: of the group set that KEYS were made from
+--   budget   number: messages of one group to take back at most (at most 1000); the call takes no
+--            further group once it has taken back so many
+--   single   flag: the topic may have groups with SingleActive
+-- ARGV of each group
+--   name  text:
 --
 -- A message whose lease has expired goes back to the front of ready, behind older ones that came
 -- back before. It is a suspect: it may have ended the process that held it. Its entry in suspects
@@ -28,17 +31,16 @@
 -- A subscription holds fewer messages than the budget, so they come back in one call and in order.
 -- In a group with SingleActive all leases end with the first, because the owner extends them
 -- together. The owner has failed then.
--- Returns {"stale"} when the group set has changed, else {"ok", taken back, left}: left is 1 if
--- more leases may have run out.
+-- Returns {"stale"} when the group set has changed, else
+-- REPLY
+--   ok          text: "ok"
+--   taken_back  number: of messages
+--   left        number: 1 if more leases may have run out
 -- Twice: the second run finds no lease that the first has taken back.
 
-local meta, group_options, message_options = KEYS[1], KEYS[2], KEYS[3]
-local version, budget = ARGV[1], tonumber(ARGV[2])
-local groups = math.floor((#KEYS - 3) / 8)
-local active = KEYS[4 + groups * 8]
 local long = string.rep('-', 65)
 
---@use now post wake active id_length precedes
+--@use now post wake active id_length precedes group_options
 
 -- Tells whether the entry a of ready belongs before the entry b, because it was due earlier.
 local function older(a, b)
@@ -50,36 +52,35 @@ if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
 end
 -- Read every key that is written later: one of a wrong type is found before the first write.
-redis.call('HLEN', message_options)
-if active then
+redis.call('HLEN', options)
+if single then
   redis.call('HLEN', active)
 end
-for g = 1, groups do
-  redis.call('LLEN', KEYS[g * 8 - 4])
-  redis.call('ZCARD', KEYS[g * 8 - 3])
-  redis.call('HLEN', KEYS[g * 8 - 2])
-  redis.call('HLEN', KEYS[g * 8 - 1])
-  redis.call('ZCARD', KEYS[g * 8])
-  redis.call('ZCARD', KEYS[g * 8 + 1])
-  redis.call('HLEN', KEYS[g * 8 + 2])
-  redis.call('HLEN', KEYS[g * 8 + 3])
+for g = 1, group_count do
+  --@each group g ready unack leases deliveries dead waiters stats suspects
+  redis.call('LLEN', ready)
+  redis.call('ZCARD', unack)
+  redis.call('HLEN', leases)
+  redis.call('HLEN', deliveries)
+  redis.call('ZCARD', dead)
+  redis.call('ZCARD', waiters)
+  redis.call('HLEN', stats)
+  redis.call('HLEN', suspects)
 end
 
 local total, left = 0, 0
-for g = 1, groups do
+for g = 1, group_count do
   if total >= budget then
     left = 1
     break
   end
-  local ready, unack, leases = KEYS[g * 8 - 4], KEYS[g * 8 - 3], KEYS[g * 8 - 2]
-  local deliveries, dead, waiters = KEYS[g * 8 - 1], KEYS[g * 8], KEYS[g * 8 + 1]
-  local stats, suspects = KEYS[g * 8 + 2], KEYS[g * 8 + 3]
+  --@each group g ready unack leases deliveries dead waiters stats suspects name
 
   -- From the last to the first, so that each goes in front of those behind it. The fraction of a
   -- deadline does not count, so that messages that were claimed together come back together.
   local before = '(' .. string.format('%d', now + 1)
   local ids = redis.call('ZREVRANGEBYSCORE', unack, before, '-inf', 'LIMIT', 0, budget)
-  local a = active and #ids > 0 and read_active(ARGV[2 + g])
+  local a = single and #ids > 0 and read_active(name)
   if a then
     ids = redis.call('ZREVRANGEBYSCORE', unack, '+inf', '-inf', 'LIMIT', 0, budget)
   end
@@ -90,8 +91,7 @@ for g = 1, groups do
     local tokens = redis.call('HMGET', leases, unpack(ids))
     local records = redis.call('HMGET', deliveries, unpack(ids))
     local noted = redis.call('HMGET', suspects, unpack(ids))
-    local group_limit = tonumber(string.match(
-      redis.call('HGET', group_options, ARGV[2 + g]) or '', '^(%S+)') or -1)
+    local o = read_options(redis.call('HGET', groups, name))
 
     redis.call('ZREM', unack, unpack(ids))
     -- Redis searches a small hash from end to end. One long text makes it a table, for as long as
@@ -113,8 +113,8 @@ for g = 1, groups do
       local limit = -1
       if alone == 'alone' then
         count = count + 1
-        local own = redis.call('HGET', message_options, id)
-        limit = tonumber(own and string.match(own, 'max_deliveries:(-?%d+)') or group_limit) or -1
+        local own = redis.call('HGET', options, id)
+        limit = tonumber(own and string.match(own, 'max_deliveries:(-?%d+)') or o and o.max_deliveries) or -1
       end
       flag = string.find(flag, 'r', 1, true) and 'r' or 'd'
       local record = string.format('%d', count) .. ' ' .. flag .. ' ' .. delayed_for
@@ -160,7 +160,7 @@ for g = 1, groups do
     end
     if a and redis.call('ZCARD', unack) == 0 then
       a.ends = now
-      write_active(ARGV[2 + g], a)
+      write_active(name, a)
     end
     redis.call('HINCRBY', stats, 'expired', #ids)
     if suspected > 0 then

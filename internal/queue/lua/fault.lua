@@ -1,15 +1,14 @@
 -- fault: notes why a scheduler cannot do a topic's due-time work.
 --
--- KEYS  1 meta       hash: layout, groups
---       2 scheduler  hash: next, holder, standby, until, fault ("<ms> <error>")
--- ARGV  1 error      of the scheduler, bounded by the caller
+-- KEYS
+--   meta       hash: layout, groups
+--   scheduler  hash: next, holder, standby, until, fault ("<ms> <error>")
+-- ARGV
+--   err  text: of the scheduler, bounded by the caller
 --
 -- The next promotion that leaves no work deletes the note.
 -- Returns 1, or 0 if the topic does not exist.
 -- Twice: the second run writes the same error with a later time.
-
-local meta, scheduler = KEYS[1], KEYS[2]
-local err = ARGV[1]
 
 --@use now
 

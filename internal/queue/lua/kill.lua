@@ -1,63 +1,61 @@
 -- kill: makes a dead letter of a message, whatever its state in a group is.
 --
--- KEYS  1 meta        hash: layout, groups (the version of the group set)
---       2 groups      hash: group -> "<max deliveries> <retention ms> <max dead>"
---       3 messages    hash: id -> body
---       4 options     hash: id -> options, only of messages that have any
---       5 refs        hash: id -> number of groups that still need the body, if more than one
---       6 pending     zset: id -> due ms
---       7 names       hash: delay id -> id
---       8 taken       zset: delay id -> ms at which it is free
---       9 scheduler   hash: next, holder, standby, until
---      10 operation   string: the result of an earlier run of this call, expiring
---         and of the group:
---      11 ready       list of "id:due"
---      12 unack       zset: id -> lease deadline ms
---      13 leases      hash: id -> "subscription:claim:since:due", the lease's token
---      14 retry       zset: id -> due ms
---      15 suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
---      16 resting     zset: address of a subscription that may not claim now -> ms until which it
---                     is valid
---      17 workers     hash: subscription -> "since seen until pid host program version address"
---         then for each group of the set:
---         dead        zset: id -> ms at which it died
---         deliveries  hash: id -> "count flag delayed_for reason"
---         stats       hash: counters and times of the group
--- ARGV  1 version     of the group set that KEYS were made from
---       2 id
---       3 number      of the group among those of the set; 0 if it is not there
---       4 reason
---       5 from        entries at the right end of ready that were looked at before
---       6 memory      ms for which the result is remembered
---       then the name of each group
+-- KEYS
+--   meta       hash: layout, groups (the version of the group set)
+--   groups     hash: group -> "<max deliveries> <retention ms> <max dead>"
+--   messages   hash: id -> body
+--   options    hash: id -> options, only of messages that have any
+--   refs       hash: id -> number of groups that still need the body, if more than one
+--   pending    zset: id -> due ms
+--   names      hash: delay id -> id
+--   taken      zset: delay id -> ms at which it is free
+--   scheduler  hash: next, holder, standby, until
+--   operation  string: the result of an earlier run of this call, expiring
+--   ready      list: "id:due"
+--   unack      zset: id -> lease deadline ms
+--   leases     hash: id -> "subscription:claim:since:due", the lease's token
+--   retry      zset: id -> due ms
+--   suspects   hash: id -> "expiries alone lost", of messages whose last lease expired
+--   resting    zset: address of a subscription that may not claim now -> ms until which it is
+--              valid
+--   workers    hash: subscription -> "since seen until pid host program version address"
+-- KEYS of each group
+--   dead        zset: id -> ms at which it died
+--   deliveries  hash: id -> "count flag delayed_for reason"
+--   stats       hash: counters and times of the group
+-- CONSTANTS
+--   looked = 1000  entries of ready that a call looks at
+-- ARGV
+--   version  text: of the group set that KEYS were made from
+--   id       text:
+--   number   number: of the group among those of the set; 0 if it is not there
+--   reason   text:
+--   from     number: entries at the right end of ready that were looked at before
+--   memory   text: ms for which the result is remembered
+-- ARGV of each group
+--   name  text:
 --
 -- A pending message is in no group yet, so it becomes a dead letter of all groups. Its delay id is
 -- free. The handler that has a message learns of it, because its subscription is told to extend its
--- leases. A call looks at a thousand entries of ready. An entry that it finds gets an id of zeros,
+-- leases. A call looks at some entries of ready. An entry that it finds gets an id of zeros,
 -- and the claim that comes to it drops it: to take it out would search all of ready.
 -- Returns {"stale"} when the group set has changed, {"unregistered"} if there is no such group,
--- {"missing"} if there is no such message, {"searching", length of ready} if the message was not
--- among the entries, else the state that the message had: {"pending"}, {"ready"}, {"unack"},
--- {"retry"} or {"dead"}, which changes nothing.
+-- {"missing"} if there is no such message, else
+-- REPLY
+--   state   text: that the message had: "pending", "ready", "unack", "retry" or "dead", which
+--           changes nothing; or "searching" if the message was not among the entries
+--   length  number: of ready, if it was not among them; else 0
 -- Twice: the second run returns the remembered result of the first.
 
-local meta, group_options, messages, options, refs = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local pending, names, taken, scheduler, operation = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local ready, unack, leases, retry = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local suspects, resting, workers = KEYS[15], KEYS[16], KEYS[17]
-local version, id, number, reason = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local from, memory = tonumber(ARGV[5]), ARGV[6]
-local groups = (#KEYS - 17) / 3
-local looked = 1000
 
---@use now post schedule wake id_length keeps
+--@use now post grace schedule wake id_length group_options keeps
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
 end
 local before = redis.call('GET', operation)
 if before then
-  return {before}
+  return {before, 0}
 end
 if number == 0 then
   return {'unregistered'}
@@ -78,11 +76,12 @@ local retries = redis.call('ZSCORE', retry, id)
 local suspect = redis.call('HEXISTS', suspects, id) == 1
 local holder = redis.call('HGET', workers, string.match(token or '', '^[^:+]*'))
 local kept = {}
-for g = 1, groups do
-  kept[g] = redis.call('HGET', group_options, ARGV[6 + g])
-  redis.call('ZCARD', KEYS[15 + g * 3])
-  redis.call('HLEN', KEYS[16 + g * 3])
-  redis.call('HLEN', KEYS[17 + g * 3])
+for g = 1, group_count do
+  --@each group g dead deliveries stats name
+  kept[g] = redis.call('HGET', groups, name)
+  redis.call('ZCARD', dead)
+  redis.call('HLEN', deliveries)
+  redis.call('HLEN', stats)
 end
 if not there then
   return {'missing'}
@@ -90,7 +89,7 @@ end
 
 -- Makes a dead letter of the message in a group.
 local function bury(g)
-  local dead, deliveries, stats = KEYS[15 + g * 3], KEYS[16 + g * 3], KEYS[17 + g * 3]
+  --@each group g dead deliveries stats
   local count, flag, delayed_for = string.match(redis.call('HGET', deliveries, id) or '', '^(%d+) (%S+) (%S+)')
   flag = flag or '-'
   if held and flag == '-' then
@@ -108,7 +107,7 @@ end
 -- Returns the state that the message had, and remembers it.
 local function done(state)
   redis.call('SET', operation, state, 'PX', memory)
-  return {state}
+  return {state, 0}
 end
 
 if waits then
@@ -117,16 +116,17 @@ if waits then
     redis.call('HDEL', names, name)
     redis.call('ZREM', taken, name)
   end
-  if groups > 1 then
-    redis.call('HSET', refs, id, groups)
+  if group_count > 1 then
+    redis.call('HSET', refs, id, group_count)
   end
-  for g = 1, groups do
+  for g = 1, group_count do
     bury(g)
   end
   return done('pending')
 end
-if redis.call('ZSCORE', KEYS[15 + number * 3], id) then
-  return {'dead'}
+--@each group number dead
+if redis.call('ZSCORE', dead, id) then
+  return {'dead', 0}
 end
 if held then
   redis.call('ZREM', unack, id)

@@ -1,13 +1,17 @@
 -- look: reads a topic's set of groups.
 --
--- KEYS  1 meta    hash: layout, groups (the version of the group set)
---       2 groups  hash: group -> options
+-- KEYS
+--   meta    hash: layout, groups (the version of the group set)
+--   groups  hash: group -> options
 --
 -- The caller refuses a layout other than its own.
--- Returns {layout, version, group, ...}, or {} if there is no such topic.
+-- Returns {} if there is no such topic, else
+-- REPLY
+--   layout   text: of the topic
+--   version  text: of the group set
+-- REPLY of each group
+--   name  text: also of the window
 -- Twice: it only reads.
-
-local meta, groups = KEYS[1], KEYS[2]
 
 local found = redis.call('HMGET', meta, 'layout', 'groups')
 if not found[1] or not found[2] then

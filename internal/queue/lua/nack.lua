@@ -1,29 +1,32 @@
 -- nack: ends deliveries that failed. Each message is delivered again, or is dead.
 --
--- KEYS  1 unack       zset: id -> lease deadline ms
---       2 leases      hash: id -> "subscription:claim:since:due", the lease's token
---       3 deliveries  hash: id -> "count flag delayed_for reason"
---       4 ready       list of "id:due"
---       5 retry       zset: id -> due ms
---       6 dead        zset: id -> ms at which it died
---       7 waiters     zset: address of an idle subscription -> ms until which it is valid
---       8 scheduler   hash: next, holder, standby, until
---       9 stats       hash: counters and times of the group
---      10 suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
---      11 groups      hash: group -> "<max deliveries> <retention ms> <max dead>"
---      12 active      hash: group -> "owner epoch ends lease"; only if the group has SingleActive
--- ARGV  1 group
---       then for each message, in the order of delivery (at most 1000):
---         id
---         token       of its lease
---         delay       ms from now, or "@" and an instant in ms. "+" in front postpones: the
---                     delivery does not count. Or why there is no further delivery: "asked" by the
---                     handler, or "late" or "unmarshal", where no handler got the message and no
---                     delivery is counted
---         limit       deliveries at most, negative: no limit
---         for         the delay that the next delivery is told about, "" to keep the last
---         reason      stored if the message dies now
---         error       of the handler, stored in any case; "" for none
+-- KEYS
+--   unack       zset: id -> lease deadline ms
+--   leases      hash: id -> "subscription:claim:since:due", the lease's token
+--   deliveries  hash: id -> "count flag delayed_for reason"
+--   ready       list: "id:due"
+--   retry       zset: id -> due ms
+--   dead        zset: id -> ms at which it died
+--   waiters     zset: address of an idle subscription -> ms until which it is valid
+--   scheduler   hash: next, holder, standby, until
+--   stats       hash: counters and times of the group
+--   suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
+--   groups      hash: group -> "<max deliveries> <retention ms> <max dead>"
+--   active      hash: group -> "owner epoch ends lease", of groups with SingleActive
+-- ARGV
+--   group   text:
+--   single  flag: the group has SingleActive
+-- ARGV of each message
+--   id           text: of each message in the order of delivery, 1000 at most
+--   token        text: of its lease
+--   delay        text: ms from now, or "@" and an instant in ms. "+" in front postpones: the
+--                delivery does not count. Or why there is no further delivery: "asked" by the
+--                handler, or "late" or "unmarshal", where no handler got the message and no
+--                delivery is counted
+--   limit        number: deliveries at most, negative: no limit
+--   delayed_for  text: the delay that the next delivery is told about, "" to keep the last
+--   reason       text: stored if the message dies now
+--   said         text: of the handler, stored in any case; "" for none
 --
 -- The message is no suspect any more, because its process lives.
 -- Without a delay the message goes back to the front of ready. With one it waits in retry.
@@ -32,19 +35,15 @@
 -- Returns how many messages were settled.
 -- Twice: the second run finds no lease and changes nothing.
 
-local unack, leases, deliveries, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local retry, dead, waiters, scheduler, stats = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local suspects, groups, active = KEYS[10], KEYS[11], KEYS[12]
-local group = ARGV[1]
+--@use now due_of post grace schedule wake active expect take_back group_options keeps
 
---@use now due_of post schedule wake active expect take_back keeps
-
-if #ARGV == 1 then
+if message_count == 0 then
   return 0
 end
 local ids, tokens = {}, {}
-for i = 2, #ARGV, 7 do
-  ids[#ids + 1], tokens[#tokens + 1] = ARGV[i], ARGV[i + 1]
+for i = 1, message_count do
+  --@each message i id token
+  ids[i], tokens[i] = id, token
 end
 local held = redis.call('HMGET', leases, unpack(ids))
 local records = redis.call('HMGET', deliveries, unpack(ids))
@@ -56,7 +55,7 @@ redis.call('ZCARD', retry)
 redis.call('ZCARD', dead)
 redis.call('ZCARD', waiters)
 redis.call('HLEN', stats)
-if active then
+if single then
   redis.call('HLEN', active)
 end
 local have_suspects = redis.call('HLEN', suspects) > 0
@@ -70,9 +69,7 @@ local function count_one(field)
   counts[field] = (counts[field] or 0) + 1
 end
 for i = #ids, 1, -1 do
-  local id, token, at = ids[i], tokens[i], i * 7 - 5
-  local delay, limit = ARGV[at + 2], tonumber(ARGV[at + 3])
-  local delayed_for, reason, said = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
+  --@each message i id token delay limit delayed_for reason said
   if held[i] == token then
     settled = settled + 1
     redis.call('ZREM', unack, id)

@@ -1,15 +1,15 @@
 -- nudge: has the topic's scheduler look, so that it finds the next event anew.
 --
--- KEYS  1 meta       hash: layout, groups (the version of the group set)
---       2 scheduler  hash: next, holder, standby, until
--- ARGV  1 event      ms at which the scheduler looks at the latest; "" for now
+-- KEYS
+--   meta       hash: layout, groups (the version of the group set)
+--   scheduler  hash: next, holder, standby, until
+-- ARGV
+--   event  number: ms at which the scheduler looks at the latest; "" for now
 --
 -- Returns the event in ms, as text, or "" if there is no such topic.
 -- Twice: the scheduler looks twice.
 
-local meta, scheduler, event = KEYS[1], KEYS[2], tonumber(ARGV[1])
-
---@use now post schedule
+--@use now post grace schedule
 
 if redis.call('HEXISTS', meta, 'groups') == 0 then
   return ''

@@ -1,16 +1,20 @@
 -- open: prepares a topic on its first use, and reads its set of groups.
 --
--- KEYS  1 meta     hash: layout, groups (the version of the group set)
---       2 groups   hash: group -> options
--- ARGV  1 layout   the layout version that the caller writes
---       2 version  a fresh random version, used if the topic is new
+-- KEYS
+--   meta    hash: layout, groups (the version of the group set)
+--   groups  hash: group -> options
+-- ARGV
+--   layout  text: the layout version that the caller writes
+--   fresh   text: a fresh random version, used if the topic is new
 --
 -- The caller refuses a layout other than its own.
--- Returns {layout, version, group, ...}.
+-- Returns
+-- REPLY
+--   layout   text: of the topic
+--   version  text: of the group set
+-- REPLY of each group
+--   name  text: also of the window
 -- Twice: the second run finds the topic and only reads.
-
-local meta, groups = KEYS[1], KEYS[2]
-local layout, fresh = ARGV[1], ARGV[2]
 
 local names = redis.call('HKEYS', groups)
 local found = redis.call('HMGET', meta, 'layout', 'groups')

@@ -1,29 +1,33 @@
 -- open_stream: prepares a topic whose due messages go into a stream, and reads its set of groups.
 --
--- KEYS  1 meta       hash: layout, groups (the version of the group set), maxlen (entries that the
---                    stream keeps)
---       2 groups     hash: group -> options
---       3 messages   hash: id -> body
---       4 pending    zset: id -> due ms
---       5 scheduler  hash: next, holder, standby, until
---       6 idle       zset: group with an expiry -> ms at which it is removed; 0: it is now
--- ARGV  1 layout     of topics without a stream
---       2 stream     the layout of topics with one
---       3 version    a fresh random version for a changed set
---       4 group      that stands for the stream
---       5 options    of the group: "<max deliveries> <retention ms> <max dead>", -1 for no limit
---       6 maxlen     about how many entries the stream keeps; 0 for all
+-- KEYS
+--   meta       hash: layout, groups (the version of the group set), maxlen (entries that the
+--              stream keeps)
+--   groups     hash: group -> options
+--   messages   hash: id -> body
+--   pending    zset: id -> due ms
+--   scheduler  hash: next, holder, standby, until
+--   idle       zset: group with an expiry -> ms at which it is removed; 0: it is now
+-- ARGV
+--   layout       text: of topics without a stream
+--   with_stream  text: the layout of topics with one
+--   fresh        text: a fresh random version for a changed set
+--   group        text: that stands for the stream
+--   options      text: of the group, as the snippet group_options reads them
+--   maxlen       text: about how many entries the stream keeps; 0 for all
 --
 -- A new topic becomes one with a stream. So does a topic without messages and groups, none of which
 -- is being removed. Its version changes, so that processes that know it as another topic find out.
 -- Any other topic stays as it is. The caller refuses a layout that is not that of a stream.
--- Returns {layout, version, group, ...}.
+-- Returns
+-- REPLY
+--   layout   text: of the topic
+--   version  text: of the group set
+-- REPLY of each group
+--   name  text: also of the window
 -- Twice: the second run finds the topic and only reads.
 
-local meta, groups, messages, pending, scheduler, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local layout, with_stream, fresh, group, options, maxlen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-
---@use now post schedule
+--@use now post grace schedule
 
 local found = redis.call('HMGET', meta, 'layout', 'groups', 'maxlen')
 local names = redis.call('HKEYS', groups)

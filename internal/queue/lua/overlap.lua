@@ -1,15 +1,17 @@
 -- overlap: keeps which occurrence of a recurring schedule a group handles.
 --
--- KEYS  1 handling  string: "<occurrence>[,<next>,<until>] <token> <ms until which that is valid>",
---                   expiring
---       2 stats     hash: counters of the group
--- ARGV  1 what      "begin", "extend" or "end"
---       2 occurrence
---       3 token     of this handling
---       4 lease     ms for which it is valid
---       5 again     ms for which an occurrence that was delivered before is the next one; 0 for a
---                   new occurrence; for "begin"
---       6 counts    "1" if a new occurrence that may not begin is left out; for "begin"
+-- KEYS
+--   handling  string: "<occurrence>[,<next>,<until>] <token> <ms until which that is valid>",
+--             expiring
+--   stats     hash: counters of the group
+-- ARGV
+--   what        text: "begin", "extend" or "end"
+--   occurrence  text:
+--   token       text: of this handling
+--   lease       number: ms for which it is valid
+--   again       number: ms for which an occurrence that was delivered before is the next one; 0
+--               for a new occurrence; for "begin"
+--   counts      flag: "1" if a new occurrence that may not begin is left out; for "begin"
 --
 -- Another handling of the same occurrence takes over, because the lease of its message was lost.
 -- An occurrence that was delivered before and finds another one in hand is the next one: no other
@@ -17,10 +19,6 @@
 -- Returns 1, or 0 if another occurrence is handled or is next ("begin"), or this handling was lost.
 -- Twice: the second run does the same once more, and counts once more. A second "end" finds
 -- nothing.
-
-local handling, stats = KEYS[1], KEYS[2]
-local what, occurrence, token, lease = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local again, counts = tonumber(ARGV[5]), ARGV[6] == '1'
 
 --@use now
 

@@ -1,27 +1,35 @@
 -- page: reads some messages of one state, from a place on.
 --
--- KEYS  1 state       zset of pending, unack, retry or dead: id -> score; or a list, ready
---       2 messages    hash: id -> body
---       3 options     hash: id -> options, only of messages that have any
---       4 deliveries  hash of the group: id -> "count flag delayed_for reason"; for pending, which
---                     has none, options again
---       5 leases      hash: id -> the lease's token; only for unack
--- ARGV  1 kind        "zset" or "list"
---       2 score       of the last message of the page before, as it was returned; "" for the first
---                     page. For a list, the number of entries to skip.
---       3 id          of that message
---       4 limit       messages at most (at most 1000)
---       5 bytes       of bodies at most, but for the first message; "" for no bodies
+-- KEYS
+--   state     key: zset of pending, unack, retry or dead: id -> score; or a list, ready
+--   messages  hash: id -> body
+--   options   hash: id -> options, only of messages that have any
+--   records   key: hash of the group: id -> "count flag delayed_for reason"; for pending, which
+--             has none, options again
+--   leases    hash: id -> the lease's token; only for unack
+-- ARGV
+--   kind    text: "zset" or "list"
+--   score   text: of the last message of the page before, as it was returned; "" for the first
+--           page. For a list, the number of entries to skip.
+--   id      text: of that message
+--   limit   number: messages at most (at most 1000)
+--   leased  flag: the state is unack
+--   bytes   number: of bodies at most, but for the first message; "" for no bodies
 --
 -- A page of a zset begins behind the score and the id, whether that message still exists or not. So
 -- pages stay right while messages come and go. Pages of a list begin at an index, so they may not.
--- Returns {more, then id, score, body, options, record, token for each message}. more is 1 if there
--- may be others. A body that is missing or was not asked for is false; other missing values are "".
+-- Missing values are "".
+-- Returns
+-- REPLY
+--   more  number: 1 if there may be others
+-- REPLY of each message
+--   id       text:
+--   score    text: or the rest of an entry of ready
+--   body     text or none: none if it is missing or was not asked for
+--   options  text:
+--   record   text:
+--   token    text:
 -- Twice: it only reads.
-
-local state, messages, options, deliveries, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local kind, score, id, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local bytes = tonumber(ARGV[5])
 
 --@use id_length precedes after
 
@@ -51,8 +59,8 @@ while from <= #ids do
   local upto = math.min(from + some - 1, #ids)
   local bodies = bytes and redis.call('HMGET', messages, unpack(ids, from, upto)) or {}
   local own = redis.call('HMGET', options, unpack(ids, from, upto))
-  local records = redis.call('HMGET', deliveries, unpack(ids, from, upto))
-  local tokens = leases and redis.call('HMGET', leases, unpack(ids, from, upto)) or {}
+  local found = redis.call('HMGET', records, unpack(ids, from, upto))
+  local tokens = leased and redis.call('HMGET', leases, unpack(ids, from, upto)) or {}
   for i = 1, upto - from + 1 do
     local body = bodies[i] or false
     local length = body and #body or 0
@@ -65,7 +73,7 @@ while from <= #ids do
     reply[#reply + 1] = scores[from + i - 1]
     reply[#reply + 1] = body
     reply[#reply + 1] = own[i] or ''
-    reply[#reply + 1] = records[i] or ''
+    reply[#reply + 1] = found[i] or ''
     reply[#reply + 1] = tokens[i] or ''
   end
   from = upto + 1

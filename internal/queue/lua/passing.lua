@@ -1,32 +1,39 @@
 -- passing: reads the messages that became due of late, or become due soon, wherever they are.
 --
--- KEYS  1 meta      hash: layout, groups (the version of the group set)
---       2 messages  hash: id -> body
---       3 options   hash: id -> options, only of messages that have any
---       4 pending   zset: id -> due ms
---       5 counters  hash: counters of the topic
---       then for each group of the set:
---         ready     list of "id:due"
---         unack     zset: id -> lease deadline ms
---         leases    hash: id -> "subscription:number:begin ms:due ms"
---         retry     zset: id -> due ms
--- ARGV  1 version   of the group set that KEYS were made from
---       2 since     ms of the first due time that counts; "" for now
---       3 ahead     ms from now until the last one
---       4 limit     entries at most that are read of each key
---       5 bytes     of bodies at most, but for the first one
---       then an entry "id:due" for each message whose body the caller has
+-- KEYS
+--   meta      hash: layout, groups (the version of the group set)
+--   messages  hash: id -> body
+--   options   hash: id -> options, only of messages that have any
+--   pending   zset: id -> due ms
+--   counters  hash: counters of the topic
+-- KEYS of each group
+--   ready   list: "id:due"
+--   unack   zset: id -> lease deadline ms
+--   leases  hash: id -> "subscription:number:begin ms:due ms"
+--   retry   zset: id -> due ms
+-- ARGV
+--   version  text: of the group set that KEYS were made from
+--   since    number: ms of the first due time that counts; "" for now
+--   ahead    number: ms from now until the last one
+--   limit    number: entries at most that are read of each key
+--   bytes    number: of bodies at most, but for the first one
+-- ARGV of each body
+--   known  text: the entry "id:due" of a message whose body the caller has
 --
 -- Of ready it reads the entries that came last, and of unack those whose leases end last.
--- Returns {"stale"} when the group set has changed, else {now, number of messages that were ever
--- published, of those that were replaced, of those in pending, and then for each message: "id:due",
--- body, options}. A message that is in several groups with one due time comes once. The body is
--- false if the caller has it, or if it is missing. Messages whose bodies find no room are left out.
+-- A message that is in several groups with one due time comes once. Messages whose bodies find no
+-- room are left out.
+-- Returns {"stale"} when the group set has changed, else
+-- REPLY
+--   now        text: the server's time in ms
+--   published  text: number of messages that were ever published
+--   replaced   text: of those, the number that were replaced
+--   pending    number: of messages in pending
+-- REPLY of each message
+--   entry    text: "id:due"
+--   body     text or none: none if the caller has it, or if it is missing
+--   options  text:
 -- Twice: it only reads.
-
-local meta, messages, options, pending, counters = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local version, since, ahead, limit, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local groups = (#KEYS - 5) / 4
 
 --@use now id_length
 
@@ -37,8 +44,9 @@ end
 local first, last = since or now, now + ahead
 local from, upto = string.format('%d', first), string.format('%d', last)
 local has = {}
-for i = 6, #ARGV do
-  has[ARGV[i]] = true
+for i = 1, body_count do
+  --@each body i known
+  has[known] = true
 end
 
 local found, there = {}, {}
@@ -58,8 +66,8 @@ local function take_zset(key)
 end
 
 take_zset(pending)
-for g = 0, groups - 1 do
-  local ready, unack, leases, retry = KEYS[6 + 4 * g], KEYS[7 + 4 * g], KEYS[8 + 4 * g], KEYS[9 + 4 * g]
+for g = 1, group_count do
+  --@each group g ready unack leases retry
   for _, entry in ipairs(redis.call('LRANGE', ready, -limit, -1)) do
     take(string.sub(entry, 1, id_length), string.sub(entry, id_length + 2))
   end

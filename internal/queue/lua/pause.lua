@@ -1,25 +1,26 @@
 -- pause: stops the claims of a topic or of one of its groups.
 --
--- KEYS  1 meta       hash: layout, groups (the version of the group set)
---       2 groups     hash: group -> options
---       3 paused     hash: group, or "" for the topic -> "<ms since when> <by> <why>"
---       4 resumes    zset: group, or "" for the topic -> ms at which its pause ends
---       5 scheduler  hash: next, holder, standby, until
--- ARGV  1 group      or "" for the topic
---       2 for        ms from now to the end of the pause; "" if only resume ends it
---       3 by         who pauses, without spaces
---       4 why        any text
+-- KEYS
+--   meta       hash: layout, groups (the version of the group set)
+--   groups     hash: group -> options
+--   paused     hash: group, or "" for the topic -> "<ms since when> <by> <why>"
+--   resumes    zset: group, or "" for the topic -> ms at which its pause ends
+--   scheduler  hash: next, holder, standby, until
+-- ARGV
+--   group  text: or "" for the topic
+--   lasts  text: ms from now to the end of the pause; "" if only resume ends it
+--   by     text: who pauses, without spaces
+--   why    text: any text
 --
 -- A group or topic that does not exist is not paused: one of that name that is made later should
 -- not begin with a pause. A second pause keeps since when, and replaces all else.
--- Returns {since, until} in ms as text, until "" if there is none, or {"unregistered"} if there is
--- no such group or topic.
+-- Returns {"unregistered"} if there is no such group or topic, else
+-- REPLY
+--   since     text: ms
+--   until_ms  text: "" if the pause has no end
 -- Twice: the second run keeps since when, and puts the end off by the time in between.
 
-local meta, groups, paused, resumes, scheduler = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local group, lasts, by, why = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-
---@use now post schedule
+--@use now post grace schedule
 
 local there = redis.call('HEXISTS', meta, 'groups')
 local known = redis.call('HEXISTS', groups, group)

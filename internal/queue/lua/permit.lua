@@ -1,21 +1,24 @@
 -- permit: finds the commands that the caller may not run, or the server does not have, before a
 -- script fails in its middle.
 --
--- KEYS  1 meta     hash: layout, groups; it stays as it is
---       2 nothing  a key that does not exist, and stays so
---       3 text     a key that does not exist; while the script runs it may be a string
--- ARGV  1 opens    "1": the commands are tried even if there is no such topic
---       2 command  its name; any number of commands
+-- KEYS
+--   meta     hash: layout, groups; it stays as it is
+--   nothing  key: a key that does not exist, and stays so
+--   text     key: a key that does not exist; while the script runs it may be a string
+-- ARGV
+--   opens  flag: the commands are tried even if there is no such topic
+-- ARGV of each command
+--   command  text: its name
 --
 -- Each command is called in a way that fails or does nothing: on a key of another type, with a
 -- value that is no number, without values, or on a key that does not exist. The server refuses a
 -- command that is not allowed before that, with another error, and one that it does not have, too.
--- Returns {policy, refusal, ...}, or {} if there is no such topic. policy is maxmemory-policy, or
--- "" if there is no limit or the server does not say. A refusal is "<command> forbidden" or
--- "<command> absent".
+-- Returns {} if there is no such topic, else
+-- REPLY
+--   policy  text: maxmemory-policy, or "" if there is no limit or the server does not say
+-- REPLY of each command
+--   refusal  text: "<command> forbidden" or "<command> absent"; of those that are refused
 -- Twice: the second run returns the same.
-
-local meta, nothing, text, opens = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 
 local function refusal(result)
   local said = type(result) == 'table' and result['err'] or ''
@@ -31,7 +34,7 @@ local fields = redis.pcall('HLEN', meta)
 local known = not refusal(fields) -- whether there is a topic
 if known and type(fields) == 'table' then
   return fields
-elseif fields == 0 and opens ~= '1' then
+elseif fields == 0 and not opens then
   return {}
 end
 
@@ -61,8 +64,9 @@ local samples = {
 }
 
 local reply = {''}
-for i = 2, #ARGV do
-  local command, verdict = ARGV[i], nil
+for i = 1, command_count do
+  --@each command i command
+  local verdict
   if makes[command] and not other then -- a user without SET may lack it too
     verdict = unmade == 'forbidden' and unmade
   elseif samples[command] then

@@ -1,51 +1,48 @@
 -- promote: takes or keeps the topic's scheduling lease, and moves due messages to ready.
 --
--- KEYS  1 meta        hash: layout, groups (the version of the group set)
---       2 groups      hash: group -> "<max deliveries> <retention ms> <max dead>"
---       3 pending     zset: id -> due ms
---       4 refs        hash: id -> number of groups that still need the body, if more than one
---       5 scheduler   hash: next (ms of the next event), holder, standby (addresses), until (ms)
---       6 idle        zset: group with an expiry -> ms at which it is removed
---       7 names       hash: delay id -> id
---       8 taken       zset: delay id -> ms at which it is free
---       9 resumes     zset: group, or "" for the topic -> ms at which its pause ends
---       then for each group of the set:
---         ready       list of "id:due"
---         retry       zset: id -> due ms
---         unack       zset: id -> lease deadline ms
---         dead        zset: id -> ms at which it died
---         waiters     zset: address of an idle subscription -> ms until which it is valid
---         The window comes last, if there is one.
---       then only if the topic has groups with SingleActive:
---         active      hash: group -> "owner epoch ends lease"
--- ARGV  1 version     of the group set that KEYS were made from
---       2 me          address of the caller
---       3 patience    ms for which a standby stays one without a call
---       4 budget      messages times groups to move at most, and as many retries besides
---       5 window      ms at which the window ends that is the last group; 0 if none is
---       then the name of each group
+-- KEYS
+--   meta       hash: layout, groups (the version of the group set)
+--   groups     hash: group -> "<max deliveries> <retention ms> <max dead>"
+--   pending    zset: id -> due ms
+--   refs       hash: id -> number of groups that still need the body, if more than one
+--   scheduler  hash: next (ms of the next event), holder, standby (addresses), until (ms)
+--   idle       zset: group with an expiry -> ms at which it is removed
+--   names      hash: delay id -> id
+--   taken      zset: delay id -> ms at which it is free
+--   resumes    zset: group, or "" for the topic -> ms at which its pause ends
+--   active     hash: group -> "owner epoch ends lease", of groups with SingleActive
+-- KEYS of each group
+--   ready    list: "id:due"
+--   retry    zset: id -> due ms
+--   unack    zset: id -> lease deadline ms
+--   dead     zset: id -> ms at which it died
+--   waiters  zset: address of an idle subscription -> ms until which it is valid The window comes
+--            last, if there is one.
+-- ARGV
+--   version   text: of the group set that KEYS were made from
+--   me        text: address of the caller
+--   patience  number: ms for which a standby stays one without a call
+--   budget    number: messages times groups to move at most, and as many retries besides
+--   window    number: ms at which the window ends that is the last group; 0 if none is
+--   single    flag: the topic may have groups with SingleActive
+-- ARGV of each group
+--   name  text:
 --
 -- A window gets messages like a group, unless it is over or full.
 -- The snippet role describes the lease.
 -- Returns {"stale"} when the group set has changed, else
--- {role, wait, expired, purge, unused, resume, failed}:
---   role     "holder", "standby" or "other"
---   wait     microseconds until the caller has to look again; 0 or less: at once; "": never
---   expired  1 if leases have run out
---   purge    1 if a group has dead messages past their retention, or too many
---   unused   groups to remove, 32 at most
---   resume   1 if a pause is over
---   failed   groups whose active subscription did not claim in time, 32 at most
+-- REPLY
+--   role     text: "holder", "standby" or "other"
+--   wait     text: microseconds until the caller has to look again; 0 or less: at once; "": never
+--   expired  number: 1 if leases have run out
+--   purge    number: 1 if a group has dead messages past their retention, or too many
+--   unused   list: groups to remove, as many as one call removes at most
+--   resume   number: 1 if a pause is over
+--   failed   list: groups whose active subscription did not claim in time, so many at most
 -- Twice: the second run finds only messages that the first has not moved.
 
-local meta, group_options, pending, refs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local scheduler, idle, names, taken, resumes = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local window = tonumber(ARGV[5])
-local groups = math.floor((#KEYS - 9) / 5)
-local active = KEYS[10 + groups * 5]
-
---@use now role post wake active expect each put precedes due_at event free_names keeps window
+--@use now grace removals role post wake active expect each put precedes due_at event free_names
+--@use group_options keeps window
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
@@ -56,8 +53,11 @@ if role then -- the caller is not the holder
   return {role, wait, 0, 0, {}, 0, {}}
 end
 
-if window > 0 and not takes(window, groups, KEYS[5 + groups * 5]) then
-  groups = groups - 1
+if window > 0 then
+  --@each group group_count ready
+  if not takes(window, group_count, ready) then
+    group_count = group_count - 1
+  end
 end
 
 -- Returns how many due messages of each source may move, if there are so many sources. The sources
@@ -65,7 +65,7 @@ end
 local function share_of(many)
   return math.max(1, math.floor(budget / math.max(1, many)))
 end
-local share = share_of(groups) -- of pending
+local share = share_of(group_count) -- of pending
 
 -- If a source has more due messages than its share, no source moves a message later than the last
 -- of that share. So all messages stay in order.
@@ -134,16 +134,18 @@ local retries, waiting, options = {}, {}, {}
 local first_retry, first_deadline, first_dead = {}, {}, {}
 local runs, moved = {}, 0 -- of pending, if take_runs can read it
 local fresh = {} -- else its ids and due times, as those of retries
-if groups > 0 then
+if group_count > 0 then
   local retrying = 0
-  for g = 1, groups do
-    local due = due_at(KEYS[6 + g * 5], 0)
+  for g = 1, group_count do
+    --@each group g retry
+    local due = due_at(retry, 0)
     first_retry[g] = due
     retrying = retrying + (due and due <= now and 1 or 0)
   end
-  for g = 1, groups do
+  for g = 1, group_count do
+    --@each group g retry
     local due = first_retry[g]
-    retries[g] = due and due <= now and take_due(KEYS[6 + g * 5], share_of(retrying)) or {}
+    retries[g] = due and due <= now and take_due(retry, share_of(retrying)) or {}
   end
   if retrying == 0 then
     runs, moved = take_runs(pending)
@@ -151,25 +153,27 @@ if groups > 0 then
   if retrying > 0 or not runs then
     runs, moved, fresh = {}, 0, take_due(pending, share)
   end
-  for first = 6, 5 + groups, 1000 do
-    local some = redis.call('HMGET', group_options, unpack(ARGV, first, math.min(first + 999, 5 + groups)))
+  local last = first_group + group_count - 1
+  for first = first_group, last, 1000 do
+    local some = redis.call('HMGET', groups, unpack(ARGV, first, math.min(first + 999, last)))
     for i = 1, #some do
-      options[first - 6 + i] = some[i]
+      options[first - first_group + i] = some[i]
     end
   end
 end
-for g = 1, groups do
-  redis.call('LLEN', KEYS[5 + g * 5])
-  first_deadline[g] = due_at(KEYS[7 + g * 5], 0)
-  first_dead[g] = due_at(KEYS[8 + g * 5], 0)
-  waiting[g] = redis.call('ZCARD', KEYS[9 + g * 5])
+for g = 1, group_count do
+  --@each group g ready unack dead waiters
+  redis.call('LLEN', ready)
+  first_deadline[g] = due_at(unack, 0)
+  first_dead[g] = due_at(dead, 0)
+  waiting[g] = redis.call('ZCARD', waiters)
 end
 redis.call('HLEN', refs)
-if active then
+if single then
   redis.call('HLEN', active)
 end
 local first_end = due_at(idle, 0)
-local unused = first_end and first_end <= now and redis.call('ZRANGEBYSCORE', idle, '-inf', now, 'LIMIT', 0, 32) or {}
+local unused = first_end and first_end <= now and redis.call('ZRANGEBYSCORE', idle, '-inf', now, 'LIMIT', 0, removals) or {}
 local first_resume = due_at(resumes, 0)
 local resume = first_resume and first_resume <= now
 local first_free = redis.call('ZRANGE', taken, 0, 0, 'WITHSCORES')
@@ -183,10 +187,10 @@ moved = moved + merging
 -- maxmemory too.
 redis.call('HDEL', scheduler, '')
 local left = moved > 0 and {{key = pending, moved = moved}} or {}
-if moved > 0 and groups > 1 then
+if moved > 0 and group_count > 1 then
   local counts, n = {}, 0
   local function count(id)
-    counts[n + 1], counts[n + 2] = id, groups
+    counts[n + 1], counts[n + 2] = id, group_count
     n = n + 2
   end
   for _, run in ipairs(runs) do
@@ -204,8 +208,8 @@ first_free = free_names(first_free)
 
 local expired, purge
 local failed = {}
-for g = 1, groups do
-  local ready, retry, waiters = KEYS[5 + g * 5], KEYS[6 + g * 5], KEYS[9 + g * 5]
+for g = 1, group_count do
+  --@each group g ready retry dead waiters name
   local again = retries[g]
   local retried = moving(again)
 
@@ -260,24 +264,24 @@ for g = 1, groups do
       expired = true
     end
   end
-  local a = active and read_active(ARGV[5 + g])
+  local a = single and read_active(name)
   if a and a.ends > 0 then
     if a.ends <= now and deadline then -- it is the owner's lease that tells whether that lives
       a.ends = now + a.lease
-      write_active(ARGV[5 + g], a)
+      write_active(name, a)
     end
     upcoming(a.ends)
-    if a.ends <= now and #failed < 32 then
-      failed[#failed + 1] = ARGV[5 + g]
+    if a.ends <= now and #failed < removals then
+      failed[#failed + 1] = name
     end
   end
-  local purges = purge_at(options[g], KEYS[8 + g * 5], first_dead[g])
+  local purges = purge_at(options[g], dead, first_dead[g])
   upcoming(purges)
   if purges and purges <= now then
     purge = true
   end
 end
-if groups > 0 then
+if group_count > 0 then
   upcoming(due_at(pending, moved))
   upcoming(tonumber(first_free[2] or nil))
 end

@@ -1,29 +1,32 @@
 -- promote_stream: takes or keeps the scheduling lease, and moves due messages into the stream.
 --
--- KEYS  1 meta        hash: layout, groups (the version of the group set), maxlen (entries that the
---                     stream keeps)
---       2 groups      hash: group -> "<max deliveries> <retention ms> <max dead>"
---       3 messages    hash: id -> body
---       4 options     hash: id -> options, only of messages that have any
---       5 pending     zset: id -> due ms
---       6 scheduler   hash: next (ms of the next event), holder, standby (addresses), until (ms)
---       7 names       hash: delay id -> id
---       8 taken       zset: delay id -> ms at which it is free
---       9 paused      hash: group, or "" for the topic -> "<ms since when> <by> <why>"
---      10 stream      that the messages go into
---         and of the group that stands for it:
---      11 retry       zset: id -> due ms, of dead messages that were requeued
---      12 dead        zset: id -> ms at which it died
---      13 deliveries  hash: id -> "count flag delayed_for reason"
---      14 stats       hash: counters and times of the group
---         and of the topic:
---      15 resumes     zset: group, or "" for the topic -> ms at which its pause ends
--- ARGV  1 version     of the group set that KEYS were made from
---       2 me          address of the caller
---       3 patience    ms for which a standby stays one without a call
---       4 budget      messages to move at most
---       5 bytes       of bodies to move at most, but for the first message
---       6 group       that stands for the stream
+-- KEYS
+--   meta        hash: layout, groups (the version of the group set), maxlen (entries that the
+--               stream keeps)
+--   groups      hash: group -> "<max deliveries> <retention ms> <max dead>"
+--   messages    hash: id -> body
+--   options     hash: id -> options, only of messages that have any
+--   pending     zset: id -> due ms
+--   scheduler   hash: next (ms of the next event), holder, standby (addresses), until (ms)
+--   names       hash: delay id -> id
+--   taken       zset: delay id -> ms at which it is free
+--   paused      hash: group, or "" for the topic -> "<ms since when> <by> <why>"
+--   stream      stream: that the messages go into
+--   retry       zset: id -> due ms, of dead messages that were requeued
+--   dead        zset: id -> ms at which it died
+--   deliveries  hash: id -> "count flag delayed_for reason"
+--   stats       hash: counters and times of the group
+--   resumes     zset: group, or "" for the topic -> ms at which its pause ends
+-- CONSTANTS
+--   bounds = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 30000, 60000}
+--            ms by which messages were late; a field of stats counts those up to each
+-- ARGV
+--   version   text: of the group set that KEYS were made from
+--   me        text: address of the caller
+--   patience  number: ms for which a standby stays one without a call
+--   budget    number: messages to move at most
+--   bytes     number: of bodies to move at most, but for the first message
+--   group     text: that stands for the stream
 --
 -- The snippet role describes the lease. Messages go in order of due time and id. A message that is
 -- too late is dropped, or dead if its options say so. A message whose body is no stream entry is
@@ -31,19 +34,18 @@
 -- the first, the call fails with the server's error.
 -- At maxmemory messages still move, because the stream gets what the other keys lose.
 -- Returns {"stale"} when the group set has changed, else
--- {role, wait, 0, purge, {}, resume, lost, dropped}: see promote.
---   lost     messages that had no body and were forgotten
---   dropped  messages that were dropped, because it was too late for them
+-- REPLY
+--   role     text: see promote
+--   wait     text: see promote
+--   expired  number: 0
+--   purge    number: see promote
+--   unused   list: empty
+--   resume   number: see promote
+--   lost     number: messages that had no body and were forgotten
+--   dropped  number: messages that were dropped, because it was too late for them
 -- Twice: the second run finds only messages that the first has not moved.
 
-local meta, groups, messages, options, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local scheduler, names, taken, paused, stream = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local retry, dead, deliveries, stats = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local resumes = KEYS[15]
-local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local bytes, group = tonumber(ARGV[5]), ARGV[6]
-
---@use now role each precedes fields_of due_at event free_names latest keeps
+--@use now grace role each precedes fields_of due_at event free_names latest group_options keeps
 
 -- Tells whether a message with these options is too late.
 local function too_late(own, due)
@@ -52,8 +54,7 @@ local function too_late(own, due)
   return (at and now >= at) or (lateness and now >= due + lateness)
 end
 
--- Returns the field of stats that counts messages that were so late. Go has the same bounds.
-local bounds = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 30000, 60000} -- ms
+-- Returns the field of stats that counts messages that were so late.
 local function late_field(ms)
   for _, bound in ipairs(bounds) do
     if ms <= bound then

@@ -1,45 +1,46 @@
 -- publish: takes the messages of one numbered call into the topic, all or none.
 --
--- KEYS  1 meta       hash: layout, groups (the version of the group set), maxlen (only of a topic
---                    with a stream)
---       2 messages   hash: id -> body
---       3 pending    zset: id -> due ms
---       4 options    hash: id -> options, only of messages that have any
---       5 refs       hash: id -> number of groups that still need the body, if more than one
---       6 scheduler  hash: next, holder, standby, until
---       7 publisher  string: number of this publisher's last call, expiring
---       8 names      hash: delay id -> id
---       9 taken      zset: delay id -> ms at which it is free
---       10 stats     hash: counters of the topic
---       then for each group of the set:
---         ready      list of "id:due"
---         retry      zset: id -> due ms
---         waiters    zset: address of an idle subscription -> ms until which it is valid
---         The window comes last, if there is one.
---       or for the one group of a topic with a stream:
---         stream     that due messages go into
---         retry      zset: id -> due ms
---         paused     hash: group, or "" for the topic -> ms since when
---       then only if a message has a guard or a delay id that ends in "%40" and digits, or the
---       topic has groups with SingleActive:
---         schedules  hash: recurring schedule -> record
---       then only if the topic has groups with SingleActive:
---         active     hash: group -> "owner epoch ends lease"
--- ARGV  1 version    of the group set that KEYS were made from
---       2 number     of this call; the publisher counts its calls
---       3 memory     ms for which the number is remembered
---       4 n          number of messages
---       5 runs       number of runs; the messages of a run have the same due
---       6 limit      messages that may wait at most; 0 for no limit
---       7 soonest    ms of the earliest instant at which a message is due; 0 if one has no delay;
---                    later than any instant if all have a relative delay
---       8 together   sizes of the parts of the call that may be refused alone, "size size ..."
---       9 window     ms at which the window ends that is the last group; 0 if none is
---       then for each message: id, body
---       then for each run:
---         count      of its messages
---         due        ms from now, or "@" and an instant in ms
---       then for each message that has options, in the same order: id, options
+-- KEYS
+--   meta       hash: layout, groups (the version of the group set), maxlen (only of a topic with a
+--              stream)
+--   messages   hash: id -> body
+--   pending    zset: id -> due ms
+--   options    hash: id -> options, only of messages that have any
+--   refs       hash: id -> number of groups that still need the body, if more than one
+--   scheduler  hash: next, holder, standby, until
+--   publisher  string: number of this publisher's last call, expiring
+--   names      hash: delay id -> id
+--   taken      zset: delay id -> ms at which it is free
+--   counters   hash: counters of the topic
+--   schedules  hash: recurring schedule -> record
+--   active     hash: group -> "owner epoch ends lease", of groups with SingleActive
+--   paused     hash: group, or "" for the topic -> "<ms since when> <by> <why>"
+--   stream     stream: that due messages go into, in a topic with a stream
+-- KEYS of each group
+--   ready    list: "id:due"
+--   retry    zset: id -> due ms
+--   waiters  zset: address of an idle subscription -> ms until which it is valid The window comes
+--            last, if there is one.
+-- ARGV
+--   version   text: of the group set that KEYS were made from
+--   number    text: of this call; the publisher counts its calls
+--   memory    text: ms for which the number is remembered
+--   limit     number: messages that may wait at most; 0 for no limit
+--   soonest   number: ms of the earliest instant at which a message is due; 0 if one has no delay;
+--             later than any instant if all have a relative delay
+--   together  text: sizes of the parts of the call that may be refused alone, "size size ..."
+--   window    number: ms at which the window ends that is the last group; 0 if none is
+--   single    flag: the topic may have groups with SingleActive
+--   recurs    flag: a message has a guard, or a delay id that ends in "%40" and digits
+-- ARGV of each message
+--   id    text: in the order of the ids
+--   body  text: what the Marshaler made
+-- ARGV of each run
+--   count  number: of its messages, which have the same due
+--   due    text: ms from now, or "@" and an instant in ms
+-- ARGV of each option
+--   of   text: id of a message that has options, in the same order
+--   own  text: these options
 --
 -- The delay id of a message may be that of another message that waits. Then the message replaces
 -- that one, or is left out ("mode:keep"), or the call is refused ("mode:reject"). From its time in
@@ -75,26 +76,14 @@
 --   "twice" and ids   messages with mode:reject whose delay ids come before in this call
 --   "full" and room   the number of messages that there is room for
 -- The ids are a thousand at most.
--- Only "ok" means that something was written, but for refused_full in stats. That counts the
+-- Only "ok" means that something was written, but for refused_full in counters. That counts the
 -- messages of the parts that no call has room for. If the stream refuses an entry, the call fails
 -- with the server's error and writes nothing.
 -- Twice: the second run finds its number remembered and writes nothing.
 
-local meta, messages, pending, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local refs, scheduler, publisher, names, taken = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local stats = KEYS[10]
-local version, number, memory = ARGV[1], ARGV[2], ARGV[3]
-local n, runs, limit = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local soonest, window = tonumber(ARGV[7]), tonumber(ARGV[9])
-local groups = math.floor((#KEYS - 10) / 3)
-local consumers = window > 0 and groups - 1 or groups -- groups that have subscriptions
-local schedules, active = KEYS[11 + groups * 3], KEYS[12 + groups * 3]
+local consumers = window > 0 and group_count - 1 or group_count -- groups that have subscriptions
 local budget = 50000 -- messages times groups that one step moves at most
-local args = ARGV
--- The indexes in args of the first message, run and options.
-local first_message = 10
-local first_run = first_message + n * 2
-local first_option = first_run + runs * 2
+local args, n, last_option = ARGV, message_count, first_option + option_count * 2 - 1
 
 --@use now due_of post wake active expect each put fields_of
 --@use timetable amend_timetable window
@@ -113,29 +102,32 @@ end
 -- messages need not be read without a stream, because it is the first key that is written.
 if maxlen then
   redis.call('HLEN', messages)
-  redis.call('XLEN', KEYS[11]) -- if it has a wrong type, no later message can be moved either
+  redis.call('XLEN', stream) -- if it has a wrong type, no later message can be moved either
 end
-if first_option <= #ARGV then
+if option_count > 0 then
   redis.call('HLEN', options)
 end
-redis.call('HLEN', stats)
-if active then
+redis.call('HLEN', counters)
+if single then
   redis.call('HLEN', active)
 end
-if window > 0 and not takes(window, groups, KEYS[8 + groups * 3]) then
-  groups = consumers
+if window > 0 then
+  --@each group group_count ready
+  if not takes(window, group_count, ready) then
+    group_count = consumers
+  end
 end
 local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')[2]
 -- Only messages that are due now are written to the keys of groups.
-local direct = soonest <= now and groups > 0 and n * groups <= budget and not (head and tonumber(head) <= now)
-if direct and groups > 1 then
+local direct = soonest <= now and group_count > 0 and n * group_count <= budget and not (head and tonumber(head) <= now)
+if direct and group_count > 1 then
   redis.call('HLEN', refs)
 end
 local waiting, backlog = {}, 0
 for g = 1, direct and consumers or 0 do
-  local ready, retry, waiters = KEYS[8 + g * 3], KEYS[9 + g * 3], KEYS[10 + g * 3]
+  --@each group g ready retry waiters
   if maxlen then
-    direct = redis.call('HLEN', waiters) == 0 -- here the key paused
+    direct = redis.call('HLEN', paused) == 0
   else
     redis.call('LLEN', ready)
     waiting[g] = redis.call('ZCARD', waiters)
@@ -145,13 +137,14 @@ for g = 1, direct and consumers or 0 do
   if not direct then break end
 end
 -- If all messages are ready at once, there is no event, and the key scheduler is not used.
-if direct and runs == 1 and first_option > #ARGV and not active and due_of(ARGV[first_run + 1]) == now then
+if direct and run_count == 1 and option_count == 0 and not single and due_of(ARGV[first_run + 1]) == now then
   scheduler = nil
 end
---@use schedule
+--@use grace schedule
 for g = 1, limit > 0 and consumers or 0 do
-  local wait = maxlen and 0 or redis.call('LLEN', KEYS[8 + g * 3])
-  backlog = math.max(backlog, wait + redis.call('ZCARD', KEYS[9 + g * 3]))
+  --@each group g ready retry
+  local wait = maxlen and 0 or redis.call('LLEN', ready)
+  backlog = math.max(backlog, wait + redis.call('ZCARD', retry))
 end
 
 -- Decide about messages with a delay id, as if they were published one after the other: messages of
@@ -206,9 +199,9 @@ local function verdict(delay_id, guard)
   end
 end
 
-for i = first_option, #ARGV, 2 do
+for i = first_option, last_option, 2 do
   local name = string.match(ARGV[i + 1], 'delay_id:(%S+)')
-  local guard = schedules and string.match(ARGV[i + 1], ' guard:(%S+)')
+  local guard = recurs and string.match(ARGV[i + 1], ' guard:(%S+)')
   if guard then
     ARGV[i + 1] = string.gsub(ARGV[i + 1], ' guard:%S+', '', 1)
     local why = verdict(name, guard)
@@ -219,7 +212,7 @@ for i = first_option, #ARGV, 2 do
         n_refused = n_refused + 1
       end
     end
-  elseif name and schedules then
+  elseif name and recurs then
     local schedule_name = string.match(name, '^(.*)%%40%d+$')
     if schedule_name and read_schedule(schedule_name) and #reserved < 1000 then
       reserved[#reserved + 1] = ARGV[i]
@@ -286,7 +279,7 @@ local entries = {}
 if maxlen and direct then
   direct = false
   local expires = {}
-  for i = first_option, #ARGV, 2 do
+  for i = first_option, last_option, 2 do
     expires[ARGV[i]] = tonumber(string.match(ARGV[i + 1], 'expires_at:(%d+)') or nil)
   end
   local at = first_message
@@ -334,7 +327,7 @@ if next(left_out) then
     at = stop
   end
   local option = #args + 1
-  for i = first_option, #ARGV, 2 do
+  for i = first_option, last_option, 2 do
     if not left_out[ARGV[i]] then
       args[#args + 1], args[#args + 2] = ARGV[i], ARGV[i + 1]
     end
@@ -345,12 +338,12 @@ if limit > 0 and n > #replaced then
   local room = math.max(limit - redis.call('ZCARD', pending) - backlog, 0)
   if n - #replaced > room then
     local full = 0
-    for size in string.gmatch(ARGV[8], '%d+') do
+    for size in string.gmatch(together, '%d+') do
       full = full + (tonumber(size) > room and size or 0)
     end
     if full > 0 then
-      redis.call('HDEL', stats, '') -- after a deletion, a script may write at maxmemory too
-      redis.call('HINCRBY', stats, 'refused_full', full)
+      redis.call('HDEL', counters, '') -- after a deletion, a script may write at maxmemory too
+      redis.call('HINCRBY', counters, 'refused_full', full)
     end
     return string.format('full %d', room)
   end
@@ -359,9 +352,9 @@ end
 -- If the stream refuses an entry, for lack of memory or of ids, take back the entries of this call.
 local added = {}
 for i, fields in ipairs(entries) do
-  local id = redis.pcall('XADD', KEYS[11], '*', unpack(fields))
+  local id = redis.pcall('XADD', stream, '*', unpack(fields))
   if type(id) == 'table' then
-    each('XDEL', KEYS[11], added, 1, #added)
+    each('XDEL', stream, added, 1, #added)
     return id
   end
   added[i] = id
@@ -369,7 +362,7 @@ end
 if #entries > 0 and maxlen > 0 then
   -- The length is a text, because Lua would write 1e+17. By default XTRIM removes about 10,000
   -- entries at most, so that a stream would grow with larger calls.
-  local trim = {KEYS[11], 'MAXLEN', '~', topic[2]}
+  local trim = {stream, 'MAXLEN', '~', topic[2]}
   if #entries > 5000 then
     trim[5], trim[6] = 'LIMIT', 2 * #entries
   end
@@ -393,8 +386,8 @@ for r = first_run, first_option - 1, 2 do
     for i = at, stop - 1, 2 do
       n_ready = n_ready + 1
       ready_now[n_ready] = args[i] .. suffix
-      if groups > 1 then
-        counts[n_ready * 2 - 1], counts[n_ready * 2] = args[i], groups
+      if group_count > 1 then
+        counts[n_ready * 2 - 1], counts[n_ready * 2] = args[i], group_count
       end
     end
   else
@@ -427,33 +420,34 @@ end
 each('ZADD', pending, delayed, 1, n_delayed)
 put(refs, counts, 1, #counts)
 if n_ready > 0 then
-  for g = 1, groups do
-    each('RPUSH', KEYS[8 + g * 3], ready_now, 1, n_ready)
+  for g = 1, group_count do
+    --@each group g ready waiters
+    each('RPUSH', ready, ready_now, 1, n_ready)
     if g <= consumers and waiting[g] > 0 then
-      local ends = expect(KEYS[10 + g * 3], wake(KEYS[10 + g * 3], math.min(n_ready, 16)))
+      local ends = expect(waiters, wake(waiters, math.min(n_ready, 16)))
       if ends and (not next_due or ends < next_due) then
         next_due = ends
       end
     end
   end
 end
-if next_due and groups > 0 then
+if next_due and group_count > 0 then
   schedule(next_due)
 end
 for _, name in ipairs(moved) do
   write_schedule(name, plans[name])
 end
-local published = ARGV[4] - n_left_out - n_stale
+local published = message_count - n_left_out - n_stale
 if published > 0 then
-  redis.call('HINCRBY', stats, 'published', published)
+  redis.call('HINCRBY', counters, 'published', published)
 end
 if n_replaced > 0 then
-  redis.call('HINCRBY', stats, 'replaced', n_replaced)
+  redis.call('HINCRBY', counters, 'replaced', n_replaced)
 end
 if n_left_out > 0 then
-  redis.call('HINCRBY', stats, 'left_out', n_left_out)
+  redis.call('HINCRBY', counters, 'left_out', n_left_out)
 end
 if n_refused > 0 then
-  redis.call('HINCRBY', stats, 'refused_occurrences', n_refused)
+  redis.call('HINCRBY', counters, 'refused_occurrences', n_refused)
 end
 return #verdicts > 0 and 'ok ' .. table.concat(verdicts, ' ') or 'ok'

@@ -1,17 +1,17 @@
 -- ranges: reads several parts of a list at one time.
 --
--- KEYS  1 key  list
--- ARGV  1 first  position of a part, as LRANGE takes it
---       2 last   position of that part
---       then more such pairs
+-- KEYS
+--   key  list:
+-- ARGV of each part
+--   first  text: position of a part, as LRANGE takes it
+--   last   text: position of that part
 --
 -- Returns a list for each part.
 -- Twice: it only reads.
 
-local key = KEYS[1]
-
 local reply = {}
-for i = 1, #ARGV, 2 do
-  reply[#reply + 1] = redis.call('LRANGE', key, ARGV[i], ARGV[i + 1])
+for p = 1, part_count do
+  --@each part p first last
+  reply[p] = redis.call('LRANGE', key, first, last)
 end
 return reply

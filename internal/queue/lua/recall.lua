@@ -1,29 +1,30 @@
 -- recall: takes back the messages that retry under a delay id, or gives them another due time.
 --
--- KEYS  1 meta        hash: layout, groups (the version of the group set)
---       2 messages    hash: id -> body
---       3 options     hash: id -> options, only of messages that have any
---       4 refs        hash: id -> number of groups that still need the body, if more than one
---       5 pending     zset: id -> due ms
---       6 names       hash: delay id -> id
---       7 taken       zset: delay id -> ms at which it is free
---       8 scheduler   hash: next, holder, standby, until
---       9 operation   string: the result of an earlier run of this call, expiring
---       then for each group of the set:
---         retry       zset: id -> due ms
---         deliveries  hash: id -> "count flag delayed_for reason"
---         unack       zset: id -> lease deadline ms
---         dead        zset: id -> ms at which it died
---       then only if the set has a window:
---         kept        ready list of the window
--- ARGV  1 version     of the group set that KEYS were made from
---       2 name        the delay id as it is stored
---       3 due         of the retries: ms from now, or "@" and an instant in ms; "" takes the
---                     messages back
---       4 memory      ms for which the result is remembered
---       then for each message that seek found, and for the one that has the delay id:
---         id
---         expires     ms from which on it is too late for the message; "" for never
+-- KEYS
+--   meta       hash: layout, groups (the version of the group set)
+--   messages   hash: id -> body
+--   options    hash: id -> options, only of messages that have any
+--   refs       hash: id -> number of groups that still need the body, if more than one
+--   pending    zset: id -> due ms
+--   names      hash: delay id -> id
+--   taken      zset: delay id -> ms at which it is free
+--   scheduler  hash: next, holder, standby, until
+--   operation  string: the result of an earlier run of this call, expiring
+--   kept       list: the ready list of the window, if the set has one
+-- KEYS of each group
+--   retry       zset: id -> due ms
+--   deliveries  hash: id -> "count flag delayed_for reason"
+--   unack       zset: id -> lease deadline ms
+--   dead        zset: id -> ms at which it died
+-- ARGV
+--   version  text: of the group set that KEYS were made from
+--   name     text: the delay id as it is stored
+--   spec     text: of the retries: ms from now, or "@" and an instant in ms; "" takes the messages
+--            back
+--   memory   text: ms for which the result is remembered
+-- ARGV of each message
+--   id       text: of a message that seek found, or that has the delay id
+--   expires  number: ms from which on it is too late for the message; "" for never
 --
 -- All messages change in all groups in which they retry, or nothing does. Messages that are gone
 -- are passed over. A message that is taken back is taken out of the window, too. A retry that has
@@ -40,13 +41,8 @@
 --   "stale"    the group set has changed
 -- Twice: the second run returns the remembered result of the first.
 
-local meta, messages, options, refs, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local names, taken, scheduler, operation = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local version, name, spec, memory = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local groups = math.floor((#KEYS - 9) / 4)
-local kept = KEYS[10 + groups * 4]
 
---@use now due_of post schedule id_length in_window
+--@use now due_of post grace schedule id_length in_window
 
 local before = redis.call('GET', operation)
 if before then
@@ -67,18 +63,18 @@ redis.call('ZCARD', pending)
 redis.call('ZCARD', taken)
 local due = spec ~= '' and due_of(spec)
 local found, ids = {}, {}
-for i = 5, #ARGV, 2 do
-  ids[#ids + 1] = ARGV[i]
+for i = 1, message_count do
+  --@each message i id
+  ids[i] = id
 end
 local has = in_window(kept, ids)
-for i = 5, #ARGV, 2 do
-  local id, expires = ARGV[i], tonumber(ARGV[i + 1])
+for i = 1, message_count do
+  --@each message i id expires
   local m = {id = id, held = has[id], waits = {}}
   m.left = tonumber(redis.call('HGET', refs, id) or 1) - m.held -- groups that need the message
   local states, holders, ends = {}, 0, false
-  for g = 1, groups do
-    local retry, deliveries = KEYS[6 + g * 4], KEYS[7 + g * 4]
-    local unack, dead = KEYS[8 + g * 4], KEYS[9 + g * 4]
+  for g = 1, group_count do
+    --@each group g retry deliveries unack dead
     local record = redis.call('HGET', deliveries, id) or ''
     local waits, held = redis.call('ZSCORE', retry, id), redis.call('ZSCORE', unack, id)
     local died = redis.call('ZSCORE', dead, id)
@@ -100,7 +96,7 @@ for i = 5, #ARGV, 2 do
     found[#found + 1] = m
     -- No script can tell that a message is in ready. But refs counts the groups that have it. Of a
     -- group without a state, it is in ready there, or the group is done with it.
-    local late = #m.waits < holders or (m.left > holders and holders < groups)
+    local late = #m.waits < holders or (m.left > holders and holders < group_count)
     if late or #m.waits == 0 then
       return string.format('late %s %d ', id, m.left) .. table.concat(states)
     end
@@ -118,11 +114,12 @@ end
 redis.call('ZREM', pending, '')
 for _, m in ipairs(found) do
   for _, g in ipairs(m.waits) do
+    --@each group g retry deliveries
     if due then
-      redis.call('ZADD', KEYS[6 + g * 4], string.format('%d', due), m.id)
+      redis.call('ZADD', retry, string.format('%d', due), m.id)
     else
-      redis.call('ZREM', KEYS[6 + g * 4], m.id)
-      redis.call('HDEL', KEYS[7 + g * 4], m.id)
+      redis.call('ZREM', retry, m.id)
+      redis.call('HDEL', deliveries, m.id)
     end
   end
   if not due then

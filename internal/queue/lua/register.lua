@@ -1,26 +1,27 @@
 -- register: adds a consumer group to a topic, or renews its options.
 --
--- KEYS  1 meta       hash: layout, groups (the version of the group set)
---       2 groups     hash: group -> options
---       3 pending    zset: id -> due ms
---       4 scheduler  hash: next, holder, standby, until
---       5 idle       zset: group with an expiry -> ms at which it is removed
---       6 stats      hash of the group: counters and times
---         then only if the caller knows of a window:
---       7 refs       hash: id -> number of groups that still need the body, if more than one
---       8 ready      list of the group: "id:due"
---       9 kept       ready list of the window
---      10 copied     ready list of the group's copy of the window
--- ARGV  1 layout     the layout version that the caller writes
---       2 version    a fresh random version for the changed set
---       3 group      the group's name
---       4 options    "<max deliveries> <retention ms> <max dead>", -1 for no limit; and " single"
---                    with SingleActive
---       5 expiry     ms without use after which the group is removed; "" for never. The call may
---                    put the removal off but not bring it forward, because another subscription may
---                    have asked for the later one.
---       6 length     ms of the window that the group opens; 0 if it opens none and takes none over
---       7 window     name of the window whose keys are given; "" for none
+-- KEYS
+--   meta       hash: layout, groups (the version of the group set)
+--   groups     hash: group -> options
+--   pending    zset: id -> due ms
+--   scheduler  hash: next, holder, standby, until
+--   idle       zset: group with an expiry -> ms at which it is removed
+--   stats      hash: of the group: counters and times
+--   refs       hash: id -> number of groups that still need the body, if more than one
+--   ready      list: of the group, "id:due"
+--   kept       list: the ready list of the window that the caller knows
+--   copied     list: the ready list of the group's copy of that window
+-- ARGV
+--   layout   text: the layout version that the caller writes
+--   mark     text: that of a topic with groups with SingleActive
+--   fresh    text: a random version for the changed set
+--   group    text: the group's name
+--   options  text: of the group, as the snippet group_options reads them
+--   expiry   number: ms without use after which the group is removed; "" for never. The call may
+--            put the removal off but not bring it forward, because another subscription may have
+--            asked for the later one.
+--   length   number: ms of the window that the group opens; 0 if it opens none and takes none over
+--   given    text: name of the window that the caller knows; "" for none
 --
 -- Messages that waited for a first group are scheduled. A group that is being removed is not added,
 -- because it would come back with a part of its messages. The caller finishes that removal first.
@@ -30,23 +31,24 @@
 -- the window has, all or nothing, and is in the set only when it has that. A call copies a thousand
 -- messages at most, so that a larger window needs several calls. The copy is in idle meanwhile, so
 -- that a scheduler removes it if no call follows within ten seconds.
--- Returns {"ok", taken, missed, waited, layout, version, group, ...}, {"removing", group} to finish
--- that removal first, {"window", name} to call again with its keys, {"more"} to call again, or
--- {"mode"} if the group has the other setting of SingleActive. A topic of another layout is as it
--- was.
---   taken   messages that the group got from the window
---   missed  messages that the window had when it became full, or ended before the copy was whole:
---           the group did not get them
---   waited  messages that were due before there was a group
+-- Returns {"removing", group} to finish that removal first, {"window", name} to call again with its
+-- keys, {"more"} to call again, or {"mode"} if the group has the other setting of SingleActive.
+-- A topic of another layout is as it was. Else it returns
+-- REPLY
+--   ok       text: "ok"
+--   taken    number: messages that the group got from the window
+--   missed   number: messages that the window had when it became full, or ended before the copy
+--            was whole: the group did not get them
+--   waited   number: messages that were due before there was a group
+--   layout   text: of the topic
+--   version  text: of the group set
+-- REPLY of each group
+--   name  text: also of the window
 -- Twice: the second run finds the group registered and keeps the version, or copies on.
 
-local meta, groups, pending, scheduler, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local stats, refs, ready, kept, copied = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local layout, fresh, group, options, expiry = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local length, given = tonumber(ARGV[6]), ARGV[7]
 local step, patience = 1000, 10000 -- messages that a call copies, and ms in which the next one comes
 
---@use now post schedule each put id_length window
+--@use now post grace schedule each put id_length window group_options
 
 local found = redis.call('HMGET', meta, 'layout', 'groups')
 local known = redis.call('HGET', groups, group)
@@ -65,15 +67,14 @@ local function answer()
   return reply
 end
 
-local mark = layout .. ' single'
 if found[1] and found[1] ~= layout and found[1] ~= mark then
   return answer()
 end
 if not known and redis.call('ZSCORE', idle, group) == '0' then
   return {'removing', group}
 end
-local exclusive = string.find(options, ' single', 1, true) and true or false
-if known and (string.find(known, ' single', 1, true) and true or false) ~= exclusive then
+local exclusive = read_options(options).single
+if known and read_options(known).single ~= exclusive then
   return {'mode'}
 end
 
@@ -82,7 +83,7 @@ end
 local window, ends, others, lasting
 for _, name in ipairs(not known and redis.call('HKEYS', groups) or {}) do
   if is_window(name) then
-    window, ends = name, tonumber(string.sub(name, 8))
+    window, ends = name, tonumber(string.sub(name, #window_prefix + 1))
   else
     others = true
     lasting = lasting or string.sub(name, 1, 10) ~= 'broadcast:'
@@ -187,7 +188,7 @@ if not found[1] or not found[2] or not known then
   redis.call('HSET', meta, 'layout', found[1], 'groups', fresh)
 end
 if exclusive then
-  redis.call('HSET', scheduler, 'grace', 50)
+  redis.call('HSET', scheduler, 'grace', short_grace)
 end
 if known ~= options then
   redis.call('HSET', groups, group, options)
@@ -208,16 +209,16 @@ elseif window and not lasting then
 end
 if not known and not copying and not lasting and length > 0 then
   ends = now + length
-  local name = 'window:' .. string.format('%d', ends)
+  local name = window_prefix .. string.format('%d', ends)
   while redis.call('ZSCORE', idle, name) do -- an earlier window is being removed
     ends = ends + 1
-    name = 'window:' .. string.format('%d', ends)
+    name = window_prefix .. string.format('%d', ends)
   end
   redis.call('HSET', groups, name, '-1 -1 -1')
   redis.call('ZADD', idle, string.format('%d', ends), name)
   schedule(ends)
 end
-if expiry ~= '' then
+if expiry then
   redis.call('ZADD', idle, 'GT', now + expiry, group)
   schedule(now + expiry)
 else

@@ -1,32 +1,38 @@
 -- release: gives leases back. Their messages go to the front of ready.
 --
--- KEYS  1 unack    zset: id -> lease deadline ms
---       2 leases   hash: id -> "subscription:claim:since:due", the lease's token
---       3 ready    list of "id:due"
---       4 waiters  zset: address of an idle subscription -> ms until which it is valid
---       5 stats    hash: counters and times of the group
---       6 suspects hash: id -> "expiries alone lost", of messages whose last lease expired
---       then only if the group has SingleActive:
---         scheduler hash: next, holder, standby, until
---         active   hash: group -> "owner epoch ends lease"
--- ARGV  for each message, in the order of claiming (at most 1000): id, token
+-- KEYS
+--   unack      zset: id -> lease deadline ms
+--   leases     hash: id -> "subscription:claim:since:due", the lease's token
+--   ready      list: "id:due"
+--   waiters    zset: address of an idle subscription -> ms until which it is valid
+--   stats      hash: counters and times of the group
+--   suspects   hash: id -> "expiries alone lost", of messages whose last lease expired
+--   scheduler  hash: next, holder, standby, until
+--   active     hash: group -> "owner epoch ends lease", of groups with SingleActive
+-- ARGV
+--   single  flag: the group has SingleActive
+-- ARGV of each message
+--   id     text: of each message in the order of claiming, 1000 at most
+--   token  text: of its lease
 --
 -- No delivery is counted. A message that has another lease by now, or none, is left alone. But if
 -- its last lease expired with this token, that expiry is taken back.
 -- Returns how many messages were put back.
 -- Twice: the second run finds no lease and no token that expired last, and changes nothing.
 
-local unack, leases, ready, waiters, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local suspects, scheduler, active = KEYS[6], KEYS[7], KEYS[8]
+if not single then
+  scheduler = nil -- there is no event
+end
 
---@use now post schedule wake active expect take_back
+--@use now post grace schedule wake active expect take_back
 
-if #ARGV == 0 then
+if message_count == 0 then
   return 0
 end
 local ids, tokens = {}, {}
-for i = 1, #ARGV, 2 do
-  ids[#ids + 1], tokens[#tokens + 1] = ARGV[i], ARGV[i + 1]
+for i = 1, message_count do
+  --@each message i id token
+  ids[i], tokens[i] = id, token
 end
 local held, mine, entries = redis.call('HMGET', leases, unpack(ids)), {}, {}
 for i = #ids, 1, -1 do
@@ -40,7 +46,7 @@ redis.call('ZCARD', unack)
 redis.call('LLEN', ready)
 redis.call('ZCARD', waiters)
 redis.call('HLEN', stats)
-if active then
+if single then
   redis.call('HLEN', active)
 end
 

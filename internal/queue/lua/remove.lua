@@ -1,36 +1,38 @@
 -- remove: removes a consumer group and the messages that it still has.
 --
--- KEYS  1 meta        hash: layout, groups (the version of the group set)
---       2 groups      hash: group -> options
---       3 idle        zset: group with an expiry -> ms at which it is removed; 0: it is now
---       4 messages    hash: id -> body
---       5 options     hash: id -> options, only of messages that have any
---       6 refs        hash: id -> number of groups that still need the body, if more than one
---       7 ready       list of "id:due"
---       8 retry       zset: id -> due ms
---       9 unack       zset: id -> lease deadline ms
---      10 leases      hash: id -> "subscription:claim:since:due", the lease's token
---      11 deliveries  hash: id -> "count flag delayed_for"
---      12 dead        zset: id -> ms at which it died
---      13 waiters     zset: address of an idle subscription -> ms until which it is valid
---      14 resting     zset: address of a subscription that may not claim now -> ms until which it
---                     is valid
---      15 stats       hash: counters and times of the group
---      16 paused      hash: group, or "" for the topic -> "<ms since when> <by> <why>"
---      17 suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
---      18 operation   string: the result of an earlier run of this call, expiring
---      19 resumes     zset: group, or "" for the topic -> ms at which its pause ends
---      20 workers     hash: subscription -> who it is
---      21 active      hash: group -> "owner epoch ends lease", of groups with SingleActive
---      22 standby     zset: address of a subscription that may become the owner -> ms until which
---                     it is valid
--- ARGV  1 group
---       2 version     a fresh random version for the changed set
---       3 budget      messages to forget at most (at most 1000)
---       4 unused      "1" to remove the group only if its expiry has passed without use
---       5 limit       ms: the group must have no subscriptions and must have got no message for so
---                     long; "" for no such condition
---       6 memory      ms for which the result is remembered
+-- KEYS
+--   meta        hash: layout, groups (the version of the group set)
+--   groups      hash: group -> options
+--   idle        zset: group with an expiry -> ms at which it is removed; 0: it is now
+--   messages    hash: id -> body
+--   options     hash: id -> options, only of messages that have any
+--   refs        hash: id -> number of groups that still need the body, if more than one
+--   ready       list: "id:due"
+--   retry       zset: id -> due ms
+--   unack       zset: id -> lease deadline ms
+--   leases      hash: id -> "subscription:claim:since:due", the lease's token
+--   deliveries  hash: id -> "count flag delayed_for"
+--   dead        zset: id -> ms at which it died
+--   waiters     zset: address of an idle subscription -> ms until which it is valid
+--   resting     zset: address of a subscription that may not claim now -> ms until which it is
+--               valid
+--   stats       hash: counters and times of the group
+--   paused      hash: group, or "" for the topic -> "<ms since when> <by> <why>"
+--   suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
+--   operation   string: the result of an earlier run of this call, expiring
+--   resumes     zset: group, or "" for the topic -> ms at which its pause ends
+--   workers     hash: subscription -> who it is
+--   active      hash: group -> "owner epoch ends lease", of groups with SingleActive
+--   standby     zset: address of a subscription that may become the owner -> ms until which it is
+--               valid
+-- ARGV
+--   group   text:
+--   fresh   text: a fresh random version for the changed set
+--   budget  number: messages to forget at most (at most 1000)
+--   unused  flag: "1" to remove the group only if its expiry has passed without use
+--   limit   number: ms: the group must have no subscriptions and must have got no message for so
+--           long; "" for no such condition
+--   memory  text: ms for which the result is remembered
 --
 -- The first call takes the group out of the set, so that it gets no more messages. It notes the
 -- group in idle, so that a scheduler goes on if the caller does not.
@@ -52,13 +54,6 @@
 -- Twice: the second run returns the remembered result of the first. So it does not remove a group
 -- that was made anew. With unused, nothing is remembered: it goes on, or finds nothing to do.
 
-local meta, groups, idle, messages, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local refs, ready, retry, unack, leases = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local deliveries, dead, waiters, resting = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local stats, paused, suspects, operation = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
-local resumes, workers, active, standby = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
-local group, fresh, budget, unused = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
-local limit, memory = tonumber(ARGV[5]), ARGV[6]
 local poll = 90000 -- ms in which every subscription claims: the longest poll interval is 66 s
 local respite, in_time = 120000, 3000 -- ms
 

@@ -1,27 +1,26 @@
 -- requeue: has dead messages of a group delivered again, as if for the first time.
 --
--- KEYS  1 groups      hash: group -> options
---       2 messages    hash: id -> body
---       3 dead        zset: id -> ms at which it died
---       4 deliveries  hash: id -> "count flag delayed_for reason"
---       5 retry       zset: id -> due ms
---       6 scheduler   hash: next, holder, standby, until
---       7 operation   string: the result of an earlier run of this call, expiring
--- ARGV  1 group
---       2 memory      ms for which the result is remembered
---       then for each message (at most 1000): id, and the delay to its retry in ms, or "@" and an
---         instant in ms
+-- KEYS
+--   groups      hash: group -> options
+--   messages    hash: id -> body
+--   dead        zset: id -> ms at which it died
+--   deliveries  hash: id -> "count flag delayed_for reason"
+--   retry       zset: id -> due ms
+--   scheduler   hash: next, holder, standby, until
+--   operation   string: the result of an earlier run of this call, expiring
+-- ARGV
+--   group   text:
+--   memory  text: ms for which the result is remembered
+-- ARGV of each message
+--   id     text: 1000 at most
+--   delay  text: to its retry in ms, or "@" and an instant in ms
 --
 -- The messages wait for a retry, without a delay too, so that they come in order with all others.
 -- Their deliveries are counted from zero. The flag "r" says that there were deliveries before.
 -- Returns how many were dead and had a body, as text, or "unregistered" if there is no such group.
 -- Twice: the second run returns the remembered result of the first.
 
-local groups, messages, dead, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local retry, scheduler, operation = KEYS[5], KEYS[6], KEYS[7]
-local group, memory = ARGV[1], ARGV[2]
-
---@use now due_of post schedule
+--@use now due_of post grace schedule
 
 local before = redis.call('GET', operation)
 if before then
@@ -37,12 +36,12 @@ redis.call('HLEN', deliveries)
 redis.call('ZCARD', retry)
 local ids, scores, records, seen = {}, {}, {}, {}
 local event
-for i = 3, #ARGV, 2 do
-  local id = ARGV[i]
+for i = 1, message_count do
+  --@each message i id delay
   if not seen[id] and redis.call('ZSCORE', dead, id) and redis.call('HEXISTS', messages, id) == 1 then
     seen[id] = true
     ids[#ids + 1] = id
-    local due = due_of(ARGV[i + 1])
+    local due = due_of(delay)
     event = math.min(event or due, due)
     scores[#scores + 1] = string.format('%d', due)
     scores[#scores + 1] = id

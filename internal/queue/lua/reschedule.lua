@@ -1,23 +1,25 @@
 -- reschedule: gives a message that waits, in pending or for a retry, another due time.
 --
--- KEYS  1 meta        hash: layout, groups (the version of the group set)
---       2 messages    hash: id -> body
---       3 options     hash: id -> options, only of messages that have any
---       4 pending     zset: id -> due ms
---       5 names       hash: delay id -> id
---       6 taken       zset: delay id -> ms at which it is free
---       7 scheduler   hash: next, holder, standby, until
---       8 operation   string: the result of an earlier run of this call, expiring
---       then for each group of the set:
---         retry       zset: id -> due ms
---         deliveries  hash: id -> "count flag delayed_for reason"
--- ARGV  1 version     of the group set that KEYS were made from
---       2 by          "id" or "name"
---       3 message     its id, or its delay id as it is stored
---       4 due         ms from now, or "@" and an instant in ms; an instant in the past is now
---       5 memory      ms for which the result is remembered
---       6 of          id of the message that expires is of; "" does not look at it
---       7 expires     ms from which on it is too late for the message; "" for never
+-- KEYS
+--   meta       hash: layout, groups (the version of the group set)
+--   messages   hash: id -> body
+--   options    hash: id -> options, only of messages that have any
+--   pending    zset: id -> due ms
+--   names      hash: delay id -> id
+--   taken      zset: delay id -> ms at which it is free
+--   scheduler  hash: next, holder, standby, until
+--   operation  string: the result of an earlier run of this call, expiring
+-- KEYS of each group
+--   retry       zset: id -> due ms
+--   deliveries  hash: id -> "count flag delayed_for reason"
+-- ARGV
+--   version  text: of the group set that KEYS were made from
+--   by       text: "id" or "name"
+--   id       text: its id, or its delay id as it is stored
+--   spec     text: ms from now, or "@" and an instant in ms; an instant in the past is now
+--   memory   text: ms for which the result is remembered
+--   of       text: id of the message that expires is of; "" does not look at it
+--   expires  number: ms from which on it is too late for the message; "" for never
 --
 -- The scheduler moves a message that is due by that, in order with all others. The delay id is
 -- taken until the new due time, and for the message's window after it. An expiry does not count in
@@ -29,13 +31,7 @@
 -- Only "ok" means that something was written.
 -- Twice: the second run returns the remembered result of the first.
 
-local meta, messages, options, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local names, taken, scheduler, operation = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local version, by, id, spec, memory = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local of, expires = ARGV[6], tonumber(ARGV[7])
-local groups = (#KEYS - 8) / 2
-
---@use now due_of post schedule
+--@use now due_of post grace schedule
 
 local before = redis.call('GET', operation)
 if before then
@@ -59,8 +55,8 @@ local there = redis.call('HEXISTS', messages, id) == 1
 redis.call('HLEN', names)
 redis.call('ZCARD', taken)
 local waits, ends = {}, was -- whether the expiry counts
-for g = 1, groups do
-  local retry, deliveries = KEYS[7 + g * 2], KEYS[8 + g * 2]
+for g = 1, group_count do
+  --@each group g retry deliveries
   local record = redis.call('HGET', deliveries, id) or ''
   if redis.call('ZSCORE', retry, id) then
     waits[#waits + 1] = retry
@@ -104,7 +100,7 @@ end
 for _, retry in ipairs(waits) do
   redis.call('ZADD', retry, score, id)
 end
-if groups > 0 then
+if group_count > 0 then
   schedule(due)
 end
 redis.call('SET', operation, 'ok', 'PX', memory)

@@ -1,13 +1,13 @@
 -- resign: gives up the topic's scheduling lease, or the place as its standby.
 --
--- KEYS  1 scheduler  hash: next, holder, standby, until
--- ARGV  1 me         address of the caller
+-- KEYS
+--   scheduler  hash: next, holder, standby, until
+-- ARGV
+--   me  text: address of the caller
 --
 -- If the holder resigns, the standby is told to look at once.
 -- Returns 1 if the caller had a role, else 0.
 -- Twice: the second run finds no role and changes nothing.
-
-local scheduler, me = KEYS[1], ARGV[1]
 
 --@use post
 

@@ -1,42 +1,43 @@
 -- resume: ends the pause of a topic or of one of its groups, or all pauses whose time is over. It
 -- wakes the subscriptions that rest.
 --
--- KEYS  1 meta      hash: layout, groups (the version of the group set)
---       2 paused    hash: group, or "" for the topic -> "<ms since when> <by> <why>"
---       3 resumes   zset: group, or "" for the topic -> ms at which its pause ends
---       4 operation string: whether it was paused at an earlier run of this call, expiring
---       5 scheduler hash: next, holder, standby, until
---       then for each group of the set:
---         resting   zset: address of a subscription that may not claim now -> ms until which it is
---                   valid
---         ready     list of "id:due"
---         waiters   zset: address of an idle subscription -> ms until which it is valid
---       then only if the topic has groups with SingleActive:
---         active    hash: group -> "owner epoch ends lease"
--- ARGV  1 version   of the group set that KEYS were made from
---       2 group     or "" for the topic. It is not used with over.
---       3 budget    subscriptions to wake at most
---       4 memory    ms for which the call remembers that there was a pause
---       5 stream    "1" if the messages go into a stream
---       6 over      "1" to end the pauses whose time is over, 32 at most
---       then the name of each group
+-- KEYS
+--   meta       hash: layout, groups (the version of the group set)
+--   paused     hash: group, or "" for the topic -> "<ms since when> <by> <why>"
+--   resumes    zset: group, or "" for the topic -> ms at which its pause ends
+--   operation  string: whether it was paused at an earlier run of this call, expiring
+--   scheduler  hash: next, holder, standby, until
+--   active     hash: group -> "owner epoch ends lease", of groups with SingleActive
+-- KEYS of each group
+--   resting  zset: address of a subscription that may not claim now -> ms until which it is valid
+--   ready    list: "id:due"
+--   waiters  zset: address of an idle subscription -> ms until which it is valid
+-- ARGV
+--   version  text: of the group set that KEYS were made from
+--   group    text: or "" for the topic. It is not used with over.
+--   budget   number: subscriptions to wake at most
+--   memory   text: ms for which the call remembers that there was a pause
+--   stream   flag: "1" if the messages go into a stream
+--   over     flag: "1" to end the pauses whose time is over, 32 at most
+--   single   flag: the topic may have groups with SingleActive
+-- ARGV of each group
+--   name  text:
 --
 -- The call wakes all that rest, because the pause also ended the wake-ups that were under way.
 -- The subscriptions of a group that is still paused, by its own pause or the topic's, rest on. In a
 -- topic with a stream the scheduler rested, so the call has it look.
--- Returns {"stale"} when the group set has changed, else {"ok", was paused, left, ended}. left is 1
--- if more subscriptions rest, or more pauses may be over. ended has the groups whose pause ended.
+-- Returns {"stale"} when the group set has changed, else
+-- REPLY
+--   ok     text: "ok"
+--   was    number: 1 if it was paused
+--   left   number: 1 if more subscriptions rest, or more pauses may be over
+--   ended  list: the groups whose pause ended
 -- Twice: the second run remembers whether there was a pause, and leaves a pause that began since.
 -- It wakes those that still rest and has the scheduler look once more. With over, nothing is
 -- remembered: it goes on, since resumes has the group until none rest, or finds nothing to do.
 
-local meta, paused, resumes, operation, scheduler = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local version, group, budget, memory = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local stream, over = ARGV[5] == '1', ARGV[6] == '1'
-local groups = math.floor((#KEYS - 5) / 3)
-local active = KEYS[6 + groups * 3]
 
---@use now post schedule wake active expect
+--@use now post grace schedule wake active expect
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
@@ -45,13 +46,14 @@ end
 -- Read every key that is written later: one of a wrong type is found before the first write.
 redis.call('HLEN', paused)
 redis.call('ZCARD', resumes)
-if active then
+if single then
   redis.call('HLEN', active)
 end
-for g = 1, groups do
-  redis.call('ZCARD', KEYS[3 + g * 3])
-  redis.call('LLEN', KEYS[4 + g * 3])
-  redis.call('ZCARD', KEYS[5 + g * 3])
+for g = 1, group_count do
+  --@each group g resting ready waiters
+  redis.call('ZCARD', resting)
+  redis.call('LLEN', ready)
+  redis.call('ZCARD', waiters)
 end
 
 local was, left, done, ended = tonumber(redis.call('GET', operation) or nil), 0, {}, {}
@@ -76,9 +78,9 @@ if stream then
   schedule(now)
 end
 local stopped = redis.call('HEXISTS', paused, '') == 1
-for g = 1, stopped and 0 or groups do
-  local resting, ready, waiters = KEYS[3 + g * 3], KEYS[4 + g * 3], KEYS[5 + g * 3]
-  if redis.call('HEXISTS', paused, ARGV[6 + g]) == 0 then
+for g = 1, stopped and 0 or group_count do
+  --@each group g resting ready waiters name
+  if redis.call('HEXISTS', paused, name) == 0 then
     local popped = budget > 0 and redis.call('ZPOPMIN', resting, budget) or {}
     for i = 1, #popped, 2 do
       post(popped[i])
@@ -88,7 +90,7 @@ for g = 1, stopped and 0 or groups do
       left = 1
     end
     local waiting = redis.call('LLEN', ready)
-    if was == 1 and (waiting > 0 or active) then
+    if was == 1 and (waiting > 0 or single) then
       wake(waiters, math.max(1, math.min(waiting, 16)))
       schedule(expect(waiters, 1, 1)) -- the active subscription may have rested
     end

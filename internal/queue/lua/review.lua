@@ -1,19 +1,26 @@
 -- review: reads some records of recurring schedules, with what comes next.
 --
--- KEYS  1 schedules  hash: schedule -> record; ":" -> text of the last change
---       2 taken      zset: delay id -> ms at which it is free
--- ARGV  1 cursor     of HSCAN; "0" begins
+-- KEYS
+--   schedules  hash: schedule -> record; ":" -> text of the last change
+--   taken      zset: delay id -> ms at which it is free
+-- ARGV
+--   cursor  text: of HSCAN; "0" begins
 --
--- Returns {cursor, now, then name, record, next, last for each schedule}. cursor is "0" at the end.
--- next is when the schedule's next occurrence is due, in ms, or "" if none waits. last is the
--- instant of the last one that was due, or "" if there was none. A schedule may come twice.
+-- A schedule may come twice.
+-- Returns
+-- REPLY
+--   next_cursor  text: "0" at the end
+--   now          text: the server's time in ms
+-- REPLY of each schedule
+--   name    text:
+--   record  text:
+--   next    text: when its next occurrence is due, in ms, or "" if none waits
+--   last    text: the instant of the last one that was due, or "" if there was none
 -- Twice: it only reads.
-
-local schedules, taken = KEYS[1], KEYS[2]
 
 --@use now timetable
 
-local found = redis.call('HSCAN', schedules, ARGV[1], 'COUNT', 40)
+local found = redis.call('HSCAN', schedules, cursor, 'COUNT', 40)
 local reply = {found[1], string.format('%d', now)}
 for i = 1, #found[2], 2 do
   local name, text, next_due = found[2][i], found[2][i + 1], ''

@@ -1,20 +1,24 @@
 -- scan: reads some of the ids in a hash or a zset, without their values.
 --
--- KEYS  1 key     hash or zset: id -> value
--- ARGV  1 kind    "HSCAN" or "ZSCAN"
---       2 cursor  as it was returned; "0" begins
---       3 count   about how many ids
---       4 bytes   about how many bytes of values to read for them, because HSCAN copies each value
+-- KEYS
+--   key  key: hash or zset: id -> value
+-- ARGV
+--   kind    text: "HSCAN" or "ZSCAN"
+--   cursor  text: as it was returned; "0" begins
+--   count   number: about how many ids
+--   bytes   number: about how many bytes of values to read for them, because HSCAN copies each
+--           value
 --
 -- Each step reads about ten values, or one if they are large. So the call reads at most ten values
 -- beyond the bytes. In a key that had many members and has few, most steps return nothing,
 -- because the server may keep its table. So the call ends after a hundred steps, too.
--- Returns {cursor, id, ...}. The cursor is "0" at the end. A call may return no ids before the end.
+-- Returns
+-- REPLY
+--   next  text: cursor; "0" at the end
+-- REPLY of each member
+--   id  text: none may come before the end
 -- A member that is there all the time is returned at least once.
 -- Twice: it only reads.
-
-local key = KEYS[1]
-local kind, cursor, count, bytes = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local reply, size, some, times = {cursor}, 0, 1, 0
 repeat

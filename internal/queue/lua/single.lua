@@ -1,19 +1,19 @@
 -- single: puts one of two entries that ready has of a message out of force.
 --
--- KEYS  1 ready  list of "id:due"
---       2 stats  hash: counters and times of the group
--- ARGV  1 id      of the message
---       2 first, 3 second  positions of the two at some time, from the right end, which is 0
---       4 most    entries that may have come behind since
+-- KEYS
+--   ready  list: "id:due"
+--   stats  hash: counters and times of the group
+-- ARGV
+--   id      text: of the message
+--   first   number: position of one of the two at some time, from the right end, which is 0
+--   second  number: that of the other
+--   most    number: entries that may have come behind since
 --
 -- To take an entry out of the middle of ready would search all of it, which no script does. So the
 -- later entry gets an id of zeros, and the claim that comes to it drops it. A position from the
 -- right can only grow, by the entries that come behind.
 -- Returns 1, or 0 if not both are there.
 -- Twice: the second run finds only one of them.
-
-local ready, stats = KEYS[1], KEYS[2]
-local id, first, second, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 --@use id_length
 

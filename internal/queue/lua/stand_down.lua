@@ -1,23 +1,22 @@
 -- stand_down: gives up the place of the active subscription of a group, and wakes a standby for it.
 --
--- KEYS  1 scheduler  hash: next, holder, standby, until
---       2 active     hash: group -> "owner epoch ends lease", of groups with SingleActive
---       3 leases     hash: id -> "subscription:claim:since:due", the lease's token
---       4 waiters    zset: address of an idle subscription -> ms until which it is valid
---       5 standby    zset: address of a subscription that may become the owner -> ms until which it
---                    is valid
--- ARGV  1 group
---       2 subscription
+-- KEYS
+--   scheduler  hash: next, holder, standby, until
+--   active     hash: group -> "owner epoch ends lease", of groups with SingleActive
+--   leases     hash: id -> "subscription:claim:since:due", the lease's token
+--   waiters    zset: address of an idle subscription -> ms until which it is valid
+--   standby    zset: address of a subscription that may become the owner -> ms until which it is
+--              valid
+-- ARGV
+--   group         text:
+--   subscription  text:
 --
 -- A subscription that still holds messages keeps the place until their leases run out: the next
 -- owner may get nothing before.
 -- Returns 1 if the place is free now, else 0.
 -- Twice: the second run finds another owner, or none, and changes nothing.
 
-local scheduler, active, leases, waiters, standby = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local group, subscription = ARGV[1], ARGV[2]
-
---@use now post schedule wake active
+--@use now post grace schedule wake active
 
 local a = read_active(group)
 redis.call('HLEN', scheduler)

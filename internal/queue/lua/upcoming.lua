@@ -1,17 +1,21 @@
 -- upcoming: counts how many messages become due in each of some equal spans of time.
 --
--- KEYS  1 pending  zset: id -> due ms
---       2 retry    zset of a group: id -> due ms
--- ARGV  1 from     ms at which the first span begins; "" for now
---       2 width    of a span, ms
---       3 spans    their number (at most 1000)
+-- KEYS
+--   pending  zset: id -> due ms
+--   retry    zset: of a group: id -> due ms
+-- ARGV
+--   from   number: ms at which the first span begins; "" for now
+--   width  number: of a span, ms
+--   spans  number: their number (at most 1000)
 --
 -- A message that is overdue is in no span that begins now.
--- Returns {from, then for each span: pending, retries}.
+-- Returns
+-- REPLY
+--   begins  text: ms at which the first span begins
+-- REPLY of each span
+--   pending  number:
+--   retries  number:
 -- Twice: it only reads.
-
-local pending, retry = KEYS[1], KEYS[2]
-local from, width, spans = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 if not from then
   local t = redis.call('TIME')

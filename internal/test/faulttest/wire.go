@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -88,23 +89,20 @@ func (c *scriptCall) about() (topic, group string) {
 
 // leases returns the IDs and tokens in the call.
 func (c *scriptCall) leases() (ids, tokens []string) {
-	first, step := 0, 2
+	first, step := 1, 2
 	switch c.script {
-	case "ack": // token, count, ids
-		for i := 0; i+1 < len(c.args); {
-			n, _ := strconv.Atoi(c.args[i+1])
-			n = max(n, -n) // negative if they were dropped
-			last := min(i+2+n, len(c.args))
-			for _, id := range c.args[i+2 : last] {
-				ids, tokens = append(ids, id), append(tokens, c.args[i])
-			}
-			i = last
+	case "ack": // how many tokens, each with a number of messages, and the ids of all
+		parts, _ := strconv.Atoi(c.args[1])
+		ids = c.args[2+2*parts:]
+		for part := range slices.Chunk(c.args[2:2+2*parts], 2) {
+			n, _ := strconv.Atoi(part[1])
+			tokens = append(tokens, slices.Repeat(part[:1], n)...)
 		}
 		return ids, tokens
 	case "nack":
-		first, step = 1, 7
+		first, step = 2, 7
 	case "extend":
-		first = 1
+		first = 3
 	}
 	for i := first; i+1 < len(c.args); i += step {
 		ids, tokens = append(ids, c.args[i]), append(tokens, c.args[i+1])
@@ -137,7 +135,7 @@ func (c *scriptCall) events(base Event) (events []Event) {
 		e.ID, e.Token, e.Of = id, tokens[i], len(ids)
 		if c.script == "nack" {
 			e.Delay = -1 // a dead letter, or an instant instead of a delay
-			switch said := c.args[1+7*i+2]; said {
+			switch said := c.args[2+7*i+2]; said {
 			case "asked":
 				e.Outcome = "dead"
 			case "late", "unmarshal":

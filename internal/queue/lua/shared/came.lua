@@ -1,10 +1,10 @@
 -- came: finds what came into a ready list while a caller looked through it.
 --
--- Uses     groups, id_length
+-- Uses     group_count, id_length
 -- Defines  came(ready, stats, returned, last)
 
 -- The entries of a ready list that are read at either end.
-local most = math.max(50, math.floor(4000 / math.max(4, groups)))
+local most = math.max(50, math.floor(4000 / math.max(4, group_count)))
 
 -- Returns a set of the ids that came into a group's ready list since the caller took its marks, and
 -- whether they are all. The marks are the group's number of returned messages, and the last entry.

@@ -1,6 +1,6 @@
 -- role: takes and keeps the topic's scheduling lease.
 --
--- Uses     scheduler, me, patience, t, now
+-- Uses     scheduler, me, patience, t, now, usual_grace
 -- Defines  wait_until(ms), ask_role(), keep_role(event, done)
 --
 -- The lease has no end of its own. It is the holder's until a second after the next event. In a
@@ -9,7 +9,7 @@
 -- earlier event too and watches the holder. It is of another process than the holder, if there is
 -- one. The rest poll.
 
-local grace = 1000 -- ms, unless the topic has its own
+local grace = usual_grace -- unless the topic has its own
 local standby      -- its address
 local fault        -- of a scheduler that failed since the last promotion
 

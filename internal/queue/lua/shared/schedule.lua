@@ -1,6 +1,6 @@
 -- schedule: tells the topic's scheduler of an event.
 --
--- Uses     t, scheduler, post
+-- Uses     t, scheduler, post, usual_grace
 -- Defines  schedule(event)
 --
 -- The snippet reads the key: one of a wrong type is found before the first write. Without
@@ -19,6 +19,6 @@ local function schedule(event)
     if planned[i] then
       post(planned[i], string.format('%.3f', wait))
     end
-    wait = wait + (planned[4] or 1000)
+    wait = wait + (planned[4] or usual_grace)
   end
 end

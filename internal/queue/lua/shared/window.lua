@@ -1,17 +1,19 @@
 -- window: knows the takeover window of a topic's first group.
 --
 -- Uses     now
--- Defines  is_window(group), takes(ends, groups, ready)
+-- CONSTANTS
+--   window_prefix = 'window:'  of the names of windows and copies
+--   window_size = 10000        messages from which on the window takes no more
+--
+-- Defines  window_prefix, window_size, is_window(group), takes(ends, groups, ready)
 --
 -- The window is the group "window:<ms>" of the set, with the time at which it ends. It has no
 -- subscriptions, and keeps what the others get. "window:<ms>:<group>" is the copy that a new group
 -- makes of it. That is not in the set, and in idle.
 
-local window_size = 10000 -- messages from which on the window takes no more
-
 -- Tells whether the name is that of a window or of a copy.
 local function is_window(group)
-  return string.find(group, '^window:%d+$') or string.find(group, '^window:%d+:')
+  return string.find(group, '^' .. window_prefix .. '%d+$') or string.find(group, '^' .. window_prefix .. '%d+:')
 end
 
 -- Tells whether the last one of some groups, whose ready list is given, is a window that takes

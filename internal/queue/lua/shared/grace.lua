@@ -1,0 +1,7 @@
+-- grace: how late the holder of a topic's scheduling lease may be before another may take it.
+--
+-- CONSTANTS
+--   usual_grace = 1000  ms
+--   short_grace = 50    ms, in a topic that may have groups with SingleActive
+--
+-- Defines  usual_grace, short_grace

@@ -1,0 +1,6 @@
+-- removals: how many groups are removed together.
+--
+-- CONSTANTS
+--   removals = 32  groups at most
+--
+-- Defines  removals
