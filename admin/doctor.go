@@ -10,7 +10,8 @@ import (
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
@@ -163,11 +164,11 @@ func (d *doctor) servers(ctx context.Context, all []found) error {
 		if err != nil {
 			return err
 		}
-		of[queue.OnlyServer] = t
+		of[servers.OnlyServer] = t
 	}
 	for master, t := range of {
-		s, err := t.Server(ctx)
-		if err := d.forbid(ctx, "the server", queue.RefusedTo("read the server's clock", "time", err)); err != nil {
+		s, err := t.Client().Server(ctx, t.Key())
+		if err := d.forbid(ctx, "the server", refusal.To("read the server's clock", "time", err)); err != nil {
 			if ctx.Err() != nil || !d.admin.client.Cluster() {
 				return err
 			}
@@ -180,9 +181,9 @@ func (d *doctor) servers(ctx context.Context, all []found) error {
 	return nil
 }
 
-func (d *doctor) server(ctx context.Context, master string, s queue.Server) {
+func (d *doctor) server(ctx context.Context, master string, s servers.Server) {
 	where := "Redis"
-	if master != queue.OnlyServer {
+	if master != servers.OnlyServer {
 		where = "Redis at " + master
 	}
 	if of := s.ReplicaOf(); of != "" {

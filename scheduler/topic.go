@@ -13,6 +13,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
@@ -282,9 +285,9 @@ func (s *Scheduler) purge(ctx context.Context, t *served) error {
 // deleted.
 func (s *Scheduler) open(ctx context.Context, t *served) (*queue.Groups, error) {
 	err := s.mailbox.Permitted(ctx, t.topic)
-	if errors.Is(err, queue.ErrForbidden) { // one error names all that is missing
+	if errors.Is(err, refusal.ErrForbidden) { // one error names all that is missing
 		if groups, _ := t.topic.Existing(ctx); groups != nil {
-			err = queue.AllForbidden(err, s.permit(ctx, t, groups))
+			err = refusal.AllForbidden(err, s.permit(ctx, t, groups))
 		}
 	}
 	if err != nil {
@@ -313,9 +316,9 @@ func (s *Scheduler) open(ctx context.Context, t *served) (*queue.Groups, error) 
 
 // permit fails if the server does not permit the commands for the topic.
 func (s *Scheduler) permit(ctx context.Context, t *served, groups *queue.Groups) error {
-	work := queue.Scheduling
+	work := rights.Scheduling
 	if groups.Stream {
-		work = queue.SchedulingStreams
+		work = rights.SchedulingStreams
 	}
 	_, err := s.permits.Try(ctx, t.topic, work)
 	return err
@@ -378,11 +381,11 @@ func untilNext(wait, poll time.Duration) time.Duration {
 func (s *Scheduler) retry(ctx context.Context, t *served, err error, poll time.Duration) {
 	if ctx.Err() == nil && (t.fault == nil || t.fault.Error() != err.Error()) {
 		t.fault = err
-		if !queue.Unreachable(err) || !s.outage.Swap(true) {
+		if !servers.Unreachable(err) || !s.outage.Swap(true) {
 			s.logger.Error("Cannot promote due messages, trying again", err, watermill.LogFields{"topic": t.topic.Name})
 		}
 	}
-	if ctx.Err() == nil && !queue.Unreachable(err) {
+	if ctx.Err() == nil && !servers.Unreachable(err) {
 		if err := t.topic.NoteFault(ctx, err); err != nil {
 			s.logger.Debug("Cannot note in the topic why its due messages are not promoted", watermill.LogFields{
 				"topic": t.topic.Name, "err": err})
@@ -401,7 +404,7 @@ func (s *Scheduler) doneLater(t *served, poll time.Duration) {
 // succeeded resets the failures of a topic, and logs their end, or that of an outage.
 func (s *Scheduler) succeeded(t *served) {
 	if t.failed > 0 {
-		own := t.fault != nil && !queue.Unreachable(t.fault)
+		own := t.fault != nil && !servers.Unreachable(t.fault)
 		t.failed, t.fault = 0, nil
 		if s.outage.Swap(false) || own {
 			s.logger.Info("Promoting due messages again", watermill.LogFields{"topic": t.topic.Name})

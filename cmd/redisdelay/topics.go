@@ -12,7 +12,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 func (a *app) topicsCommand() *cobra.Command {
@@ -373,11 +373,11 @@ func (a *app) overview(ctx context.Context, named []string, do func(admin.Stats)
 
 // noteReplica says if the only server is a replica.
 func (a *app) noteReplica(ctx context.Context) {
-	client, err := queue.NewClient(a.client)
+	client, err := servers.NewClient(a.client)
 	if err != nil {
 		return
 	}
-	master, err := queue.NewTopic(client, *a.keyPrefix, "").ReplicaOf(ctx)
+	master, err := client.ReplicaOf(ctx, "")
 	if err == nil && master != "" {
 		a.out.note("Redis is a replica, where nothing can be published, delivered or scheduled: connect to its master, %s.", master)
 	}

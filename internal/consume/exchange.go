@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // link is how the subscription reaches Redis. Only Run uses the last fields, from failures on.
@@ -130,7 +131,7 @@ func (s *Subscription) readClaim(x *Exchange, i int, call *queue.Call, to *Claim
 		case c.Limit == 0: // Redis was to forget the lane, and has
 			return nil
 		}
-	case queue.Unreachable(err):
+	case servers.Unreachable(err):
 		to.Outcome = NoAnswer
 	default:
 		to.Outcome = Refused

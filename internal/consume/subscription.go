@@ -14,13 +14,14 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 // Config is what a Subscription needs. The root package's SubscriberConfig documents the fields
 // that have the same names there.
 type Config struct {
-	Client    *queue.Client
+	Client    *servers.Client
 	Mailbox   *wake.Mailbox
 	Logger    watermill.LoggerAdapter
 	Topic     *queue.Topic

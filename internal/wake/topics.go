@@ -11,6 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // rescan is the interval at which WatchTopics reads the registry again, in case an announcement was
@@ -28,7 +30,7 @@ const rescan = 30 * time.Second
 // missing, it calls read when it has tried to enter them again, with ErrNotEntered after a failure.
 // A node of a Cluster that hangs delays that, but no announcement. It also calls read with
 // ErrNotHeard if it may not listen for announcements.
-func WatchTopics(ctx context.Context, client *queue.Client, prefix string, found func(topic string, announced bool), read func(error)) {
+func WatchTopics(ctx context.Context, client *servers.Client, prefix string, found func(topic string, announced bool), read func(error)) {
 	channel := queue.NewTopics(prefix, client.Database())
 	refused := func(err error) { read(fmt.Errorf("%w: %w", ErrNotHeard, err)) }
 	var incoming <-chan any
@@ -37,7 +39,7 @@ func WatchTopics(ctx context.Context, client *queue.Client, prefix string, found
 		incoming = l.listen(ctx)
 	} else {
 		pubsub, err := subscribe(ctx, client, nil, channel, queue.TopicsRule(prefix))
-		if pubsub == nil || errors.Is(err, queue.ErrForbidden) {
+		if pubsub == nil || errors.Is(err, refusal.ErrForbidden) {
 			refused(err)
 		}
 		listener := newListener(client, channel, true)
@@ -70,7 +72,7 @@ func WatchTopics(ctx context.Context, client *queue.Client, prefix string, found
 			found(topic, false)
 		})
 		switch {
-		case err != nil && !errors.Is(err, queue.ErrForbidden):
+		case err != nil && !errors.Is(err, refusal.ErrForbidden):
 			timer.Reset(time.Second)
 		case err == nil && entering:
 			return // read is called after that try
@@ -110,7 +112,7 @@ func WatchTopics(ctx context.Context, client *queue.Client, prefix string, found
 		case event, open := <-incoming:
 			switch event := event.(type) {
 			case connected:
-				if is := errors.Is(event.err, queue.ErrForbidden); is && !denied {
+				if is := errors.Is(event.err, refusal.ErrForbidden); is && !denied {
 					denied = true
 					refused(event.err)
 				}
@@ -135,7 +137,7 @@ func WatchTopics(ctx context.Context, client *queue.Client, prefix string, found
 // announcements are the names that were announced. One check of some of them is under way at a
 // time, so that a flood costs no more. Only the goroutine of WatchTopics uses the fields.
 type announcements struct {
-	client *queue.Client
+	client *servers.Client
 	prefix string
 
 	names    map[string]bool // not checked yet
@@ -234,7 +236,7 @@ func sameTrouble(err, before error) bool {
 	if err.Error() == before.Error() {
 		return true
 	}
-	return queue.Unreachable(err) && queue.Unreachable(before) && errors.Is(err, ErrNotEntered) == errors.Is(before, ErrNotEntered)
+	return servers.Unreachable(err) && servers.Unreachable(before) && errors.Is(err, ErrNotEntered) == errors.Is(before, ErrNotEntered)
 }
 
 // ErrNotEntered means that a topic is missing in the registry and could not be entered again yet.
@@ -248,7 +250,7 @@ type entered struct {
 
 // enterAgain enters the missing topics that exist in the registry. After an error it leaves out
 // other topics of that node. The next rescan tries them again.
-func enterAgain(ctx context.Context, client *queue.Client, prefix string, missing map[string]bool) (e entered) {
+func enterAgain(ctx context.Context, client *servers.Client, prefix string, missing map[string]bool) (e entered) {
 	failed := map[string]bool{} // nodes
 	for name := range missing {
 		topic := queue.NewTopic(client, prefix, name)
