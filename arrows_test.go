@@ -28,6 +28,7 @@ var mayImport = []struct {
 	{"internal/guard", nil},
 	{"internal/calendar", nil},
 	{"internal/jsontext", nil},
+	{"internal/texts", nil},
 	{"internal/refusal", nil},
 	{"internal/servers", []string{"internal/guard", "internal/refusal"}},
 	{"internal/queue", []string{"internal/servers", "internal/refusal"}},
@@ -47,10 +48,10 @@ var mayImport = []struct {
 		"internal/inside"}},
 	{"partition", []string{".", "internal/consume", "internal/queue", "internal/partitions", "internal/guard", "internal/inside"}},
 	{"relay", []string{".", "delayqueue", "internal/wake", "internal/queue", "internal/servers", "internal/guard"}},
-	{"admin", []string{".", "internal/calendar", "internal/jsontext", "internal/operate", "internal/partitions", "internal/wake", "internal/queue",
+	{"admin", []string{".", "internal/calendar", "internal/jsontext", "internal/texts", "internal/operate", "internal/partitions", "internal/wake", "internal/queue",
 		"internal/rights", "internal/servers", "internal/refusal"}},
 	{"redisdelaytest", []string{".", "admin", "internal/queue", "internal/servers"}},
-	{"dashboard", []string{"admin", "periodic"}},
+	{"dashboard", []string{"admin", "periodic", "internal/texts"}},
 	{"internal/demo", []string{".", "admin", "periodic"}},
 }
 

@@ -360,7 +360,7 @@ func (p *Publisher) Close() error {
 	if p.scheduled == nil {
 		return p.engine.Close()
 	}
-	timeout := time.NewTimer(p.config.CloseTimeout + 900*time.Millisecond)
+	timeout := time.NewTimer(p.config.CloseTimeout + closeGrace)
 	defer timeout.Stop()
 	p.stopScheduler() // others take over the due-time work at once
 	err := p.engine.Close()

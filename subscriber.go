@@ -351,7 +351,7 @@ func (s *Subscriber) Close() error {
 	}
 	// The rest waits for the client only, which may not give a call up for long.
 	rest := max(400*time.Millisecond, time.Until(began.Add(1900*time.Millisecond)))
-	timeout := time.NewTimer(min(rest, time.Until(began.Add(s.config.CloseTimeout+900*time.Millisecond))))
+	timeout := time.NewTimer(min(rest, time.Until(began.Add(s.config.CloseTimeout+closeGrace))))
 	defer timeout.Stop()
 	select {
 	case <-ended:

@@ -27,7 +27,11 @@ func (s *Subscriber) Look(topic string) (leaving int) {
 	for _, r := range open {
 		reply := make(chan int, 1)
 		select {
-		case r.look <- reply:
+		case r.events <- func() bool {
+			r.spread()
+			reply <- r.leaving()
+			return true
+		}:
 		case <-r.closed:
 			continue
 		}
@@ -43,3 +47,12 @@ func Moves(owners, nexts []string, me string) []int { return moves(owners, nexts
 
 // LookEvery sets how often members look at the seats.
 func (s *Subscriber) LookEvery(d time.Duration) { s.look = d }
+
+func (r *reading) leaving() (n int) {
+	for _, p := range r.parts {
+		if p.leaves {
+			n++
+		}
+	}
+	return n
+}

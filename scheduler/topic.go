@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -367,10 +366,10 @@ func (s *Scheduler) repeat(ctx context.Context, call func(context.Context) (bool
 // poll at most, because the clocks of the two machines drift apart. A negative wait means no event.
 func untilNext(wait, poll time.Duration) time.Duration {
 	if wait < 0 {
-		return jitter(poll)
+		return wake.Jitter(poll)
 	}
 	if wait > poll {
-		return min(wait, jitter(poll))
+		return min(wait, wake.Jitter(poll))
 	}
 	return wait
 }
@@ -398,7 +397,7 @@ func (s *Scheduler) retry(ctx context.Context, t *served, err error, poll time.D
 // long after each further failure, up to the poll interval.
 func (s *Scheduler) doneLater(t *served, poll time.Duration) {
 	t.failed++
-	s.done(t, time.Now().Add(jitter(min(50*time.Millisecond<<min(t.failed, 10), poll))))
+	s.done(t, time.Now().Add(wake.Jitter(min(50*time.Millisecond<<min(t.failed, 10), poll))))
 }
 
 // succeeded resets the failures of a topic, and logs their end, or that of an outage.
@@ -410,9 +409,4 @@ func (s *Scheduler) succeeded(t *served) {
 			s.logger.Info("Promoting due messages again", watermill.LogFields{"topic": t.topic.Name})
 		}
 	}
-}
-
-// jitter returns between 0.9 and 1.1 of d, so that many topics do not come at the same moment.
-func jitter(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/servers"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 // link is how the subscription reaches Redis. Only Run uses the last fields, from failures on.
@@ -207,5 +208,5 @@ func (s *Subscription) report(err error) {
 
 // pause is how long to wait after a failure.
 func (l *link) pause() time.Duration {
-	return jitter(min(25*time.Millisecond<<min(l.failures, 10), 5*time.Second))
+	return wake.Jitter(min(25*time.Millisecond<<min(l.failures, 10), 5*time.Second))
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strconv"
@@ -287,4 +288,10 @@ func (m *Mailbox) Poll() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return min(5*time.Second+time.Duration(len(m.receivers))*25*time.Millisecond, time.Minute)
+}
+
+// Jitter returns between 0.9 and 1.1 of d, so that subscriptions and schedulers do not all act at
+// once.
+func Jitter(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
 }
