@@ -110,14 +110,6 @@ func (e *Engine) begin(name string) (*topic, error) {
 	return t, nil
 }
 
-// Waiting returns how many batches wait in a topic's line, for tests.
-func (e *Engine) Waiting(name string) int {
-	e.mu.Lock()
-	t := e.topics[name]
-	e.mu.Unlock()
-	return t.line.waiting()
-}
-
 // Close refuses new calls, and waits for CloseTimeout until calls under way have ended. Then it
 // gives them up, and returns an error. It may be called more than once.
 func (e *Engine) Close() error {
