@@ -28,26 +28,35 @@ var mayImport = []struct {
 	{"internal/guard", nil},
 	{"internal/calendar", nil},
 	{"internal/jsontext", nil},
-	{"internal/queue", []string{"internal/guard"}},
+	{"internal/texts", nil},
+	{"internal/refusal", nil},
+	{"internal/servers", []string{"internal/guard", "internal/refusal"}},
+	{"internal/queue", []string{"internal/servers", "internal/refusal"}},
 	{"internal/queue/lua", []string{"internal/queue"}}, // the program of make lua
+	{"internal/rights", []string{"internal/queue", "internal/servers", "internal/refusal"}},
 	{"internal/meta", []string{"internal/queue"}},
 	{"internal/partitions", []string{"internal/queue"}},
-	{"internal/wake", []string{"internal/queue"}},
-	{"internal/operate", []string{"internal/queue"}},
-	{"internal/publish", []string{"internal/queue", "internal/guard"}},
-	{"internal/consume", []string{"internal/queue", "internal/meta", "internal/wake", "internal/guard"}},
+	{"internal/wake", []string{"internal/queue", "internal/servers", "internal/refusal"}},
+	{"internal/operate", []string{"internal/queue", "internal/rights", "internal/servers", "internal/refusal"}},
+	{"internal/publish", []string{"internal/queue", "internal/rights", "internal/guard"}},
+	{"internal/consume", []string{"internal/queue", "internal/servers", "internal/meta", "internal/wake", "internal/guard"}},
 	{"internal/inside", []string{"internal/queue", "internal/consume", "internal/wake"}},
-	{"scheduler", []string{"delayqueue", "internal/queue", "internal/wake", "internal/guard"}},
-	{".", []string{"scheduler", "internal/publish", "internal/consume", "internal/meta", "internal/wake", "internal/queue", "internal/guard",
+	{"scheduler", []string{"delayqueue", "internal/queue", "internal/rights", "internal/servers", "internal/refusal", "internal/wake", "internal/guard"}},
+	{".", []string{"scheduler", "internal/publish", "internal/consume", "internal/meta", "internal/wake", "internal/queue", "internal/rights",
+		"internal/servers", "internal/refusal", "internal/guard", "internal/inside"}},
+	{"periodic", []string{".", "internal/calendar", "internal/queue", "internal/rights", "internal/servers", "internal/wake", "internal/guard",
 		"internal/inside"}},
-	{"periodic", []string{".", "internal/calendar", "internal/queue", "internal/wake", "internal/guard", "internal/inside"}},
 	{"partition", []string{".", "internal/consume", "internal/queue", "internal/partitions", "internal/guard", "internal/inside"}},
-	{"relay", []string{".", "delayqueue", "internal/wake", "internal/queue", "internal/guard"}},
-	{"admin", []string{".", "internal/calendar", "internal/jsontext", "internal/operate", "internal/partitions", "internal/wake", "internal/queue"}},
-	{"redisdelaytest", []string{".", "admin", "internal/queue"}},
-	{"dashboard", []string{"admin", "periodic"}},
+	{"relay", []string{".", "delayqueue", "internal/wake", "internal/queue", "internal/servers", "internal/guard"}},
+	{"admin", []string{".", "internal/calendar", "internal/jsontext", "internal/texts", "internal/operate", "internal/partitions", "internal/wake", "internal/queue",
+		"internal/rights", "internal/servers", "internal/refusal"}},
+	{"redisdelaytest", []string{".", "admin", "internal/queue", "internal/servers"}},
+	{"dashboard", []string{"admin", "periodic", "internal/texts"}},
 	{"internal/demo", []string{".", "admin", "periodic"}},
 }
+
+// knowNoTopic are the files of package wake that have its connections. They need no pipeline.
+var knowNoTopic = []string{"internal/wake/line.go", "internal/wake/listener.go"}
 
 // forTests are the directories of packages that only tests and runners of benchmarks import. They
 // may import every package. Others may not import one of internal/test, as mayImport has none.
@@ -107,6 +116,9 @@ func TestImportsRunDown(t *testing.T) {
 			}
 			to = path.Clean("." + strings.TrimPrefix(to, module))
 			seen[from]++
+			if to == "internal/queue" && slices.Contains(knowNoTopic, filepath.ToSlash(file)) {
+				t.Errorf("%s imports the pipeline, which connections do without", file)
+			}
 			if why := wrongArrow(from, to); why != "" {
 				t.Errorf("%s: %s imports %s: %s", file, from, to, why)
 			}
@@ -114,7 +126,10 @@ func TestImportsRunDown(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
-	for _, pkg := range []string{".", "scheduler", "relay", "admin", "internal/wake", "internal/operate"} {
+	for _, file := range knowNoTopic {
+		require.FileExists(t, file)
+	}
+	for _, pkg := range []string{".", "scheduler", "relay", "admin", "internal/servers", "internal/rights", "internal/wake", "internal/operate"} {
 		require.NotZero(t, seen[pkg], "the walk has not seen package %s", pkg)
 	}
 }
@@ -129,6 +144,8 @@ func TestTheTableOfImportsRunsDown(t *testing.T) {
 		above[rule.pkg] = true
 	}
 	for _, arrow := range []struct{ from, to string }{
+		{"internal/servers", "internal/queue"}, {"internal/refusal", "internal/queue"}, {"internal/servers", "internal/rights"},
+		{"internal/refusal", "internal/servers"}, {"internal/queue", "internal/rights"}, {"internal/wake", "internal/rights"},
 		{"internal/queue", "internal/wake"}, {"internal/queue", "internal/operate"}, {"internal/queue", "internal/meta"},
 		{"internal/wake", "internal/meta"}, {"internal/publish", "internal/consume"}, {"internal/consume", "internal/publish"},
 		{"internal/publish", "."}, {"internal/consume", "."}, {".", "admin"}, {"scheduler", "."}, {".", "relay"},

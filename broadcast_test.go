@@ -14,6 +14,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/testkit"
@@ -253,7 +254,7 @@ func TestAFullBroadcastSubscriptionKeepsItsGroup(t *testing.T) {
 	onMovedClock(t, func(t *testing.T, s clocked) {
 		drained(t, s.Server)
 		scheduling := s.subscribeScheduler(t)
-		require.NoError(t, queue.NewTopic(queue.MustClient(s.Client), s.Prefix, "t").Register(ctx, "dead", queue.GroupOptions{Expiry: expiry}))
+		require.NoError(t, queue.NewTopic(servers.MustClient(s.Client), s.Prefix, "t").Register(ctx, "dead", queue.GroupOptions{Expiry: expiry}))
 		full := subscribe(t, s.Server, "t", broadcasting, expiringAfter(expiry), leaseOf(never))
 		p := newPublisher(t, s.Server)
 		publish(t, p, "t", "in hand", "waiting")
@@ -287,7 +288,7 @@ func TestAClosingSubscriptionKeepsItsGroupWhileAHandlerRuns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onMovedClock(t, func(t *testing.T, s clocked) {
 				scheduling := s.subscribeScheduler(t)
-				require.NoError(t, queue.NewTopic(queue.MustClient(s.Client), s.Prefix, "t").Register(ctx, "dead", queue.GroupOptions{Expiry: expiry}))
+				require.NoError(t, queue.NewTopic(servers.MustClient(s.Client), s.Prefix, "t").Register(ctx, "dead", queue.GroupOptions{Expiry: expiry}))
 				sub := newSubscriber(t, s.Server, expiring, leaseOf(never), closingWithin(never))
 				messages := subscribeTo(t, sub, "t")
 				publish(t, newPublisher(t, s.Server), "t", "in hand", "waiting")

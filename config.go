@@ -21,6 +21,10 @@ const MaxTopicLength = queue.MaxNameLength
 
 const defaultDeadRetention = 30 * 24 * time.Hour
 
+// closeGrace is how long after CloseTimeout a Close waits for the client, which may not give a call
+// up for long. Close returns within a second after CloseTimeout.
+const closeGrace = 900 * time.Millisecond
+
 func checkTopic(topic string) error {
 	if err := queue.CheckTopic(topic); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalidTopic, err)

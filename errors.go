@@ -5,6 +5,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/consume"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
 )
 
 var (
@@ -51,7 +52,7 @@ var (
 	// ErrServerFull means that the Redis server is at its maxmemory and refuses what would be new:
 	// messages, topics and groups. Nothing was published. Consumers of groups that exist go on and
 	// make room, so a later call may succeed. The error also wraps the server's own (OOM).
-	ErrServerFull = queue.ErrServerFull
+	ErrServerFull = refusal.ErrServerFull
 
 	// ErrTopicMode means that a topic has a Redis Stream where none is expected. It also means that
 	// a topic with groups or messages of its own was used with a StreamConfig.
@@ -74,7 +75,7 @@ var (
 	// is needed, or that the server does not have a command, because of rename-command. One error
 	// names all that is missing: the ACL rules that the user needs, and the commands that the
 	// server needs. It is found at the first use of a server, before anything is written.
-	ErrForbidden = queue.ErrForbidden
+	ErrForbidden = refusal.ErrForbidden
 
 	// ErrNotDelivered means that Postpone got a message that does not come from a Subscriber.
 	ErrNotDelivered = errors.New("message is not a delivery of a Subscriber")

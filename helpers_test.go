@@ -3,7 +3,10 @@ package redisdelay_test
 import (
 	"context"
 	"fmt"
+	"runtime/pprof"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -182,6 +185,29 @@ func wait[T any](t testing.TB, c <-chan T, what string) T {
 }
 
 func begin[T any](f func() T) <-chan T { return testkit.Begin(f) }
+
+// queuedCalls counts the calls of queued.
+var queuedCalls atomic.Int64
+
+// queued begins a call of Publish, and returns when it waits in the line of its topic. The stacks
+// of all goroutines tell.
+func queued(t *testing.T, publish func() error) (ended <-chan error) {
+	t.Helper()
+	name := fmt.Sprint(queuedCalls.Add(1))
+	pprof.Do(ctx, pprof.Labels("queued", name), func(context.Context) { ended = begin(publish) })
+	label := fmt.Sprintf("# labels: {\"queued\":%q}", name)
+	eventually(t, func() bool {
+		var stacks strings.Builder
+		require.NoError(t, pprof.Lookup("goroutine").WriteTo(&stacks, 1))
+		for stack := range strings.SplitSeq(stacks.String(), "\n\n") {
+			if strings.Contains(stack, label) && strings.Contains(stack, "publish.(*line).wait") {
+				return true
+			}
+		}
+		return false
+	}, "the call waits in the line")
+	return ended
+}
 
 // merged gives what comes on any of the channels.
 func merged(t *testing.T, channels ...<-chan *message.Message) <-chan *message.Message {

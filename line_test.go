@@ -129,8 +129,7 @@ func TestCallsThatWaitKeepTheirOrder(t *testing.T) {
 					} else {
 						want = append(want, string(one.Payload), string(two.Payload))
 					}
-					calls = append(calls, begin(func() error { return p.Publish("t", one, two) }))
-					eventually(t, func() bool { return redisdelay.Waiting(p, "t") == i+1 }, "it waits")
+					calls = append(calls, queued(t, func() error { return p.Publish("t", one, two) }))
 				}
 				held.open()
 				require.NoError(t, <-first)
@@ -170,13 +169,11 @@ func TestCallersMayLeaveAfterTheirCallWasRefusedForAnother(t *testing.T) {
 				for i, id := range []string{"0", "1", "2", "same", "same", "same", "same", "same", "same"} {
 					msg := named(fmt.Sprint(i), id, redisdelay.DelayIDReject, never)
 					msg.SetContext(limited)
-					calls = append(calls, begin(func() error { return p.Publish("t", msg) }))
-					eventually(t, func() bool { return redisdelay.Waiting(p, "t") == i+1 }, "it waits")
+					calls = append(calls, queued(t, func() error { return p.Publish("t", msg) }))
 				}
 				held.open()
 				require.NoError(t, <-first)
 				wait(t, third.arrived, "what goes next")
-				require.Equal(t, 5, redisdelay.Waiting(p, "t"))
 				if taken {
 					require.NoError(t, newPublisher(t, s).Publish("t", named("2", "2", redisdelay.DelayIDReject, never)))
 				}
@@ -304,8 +301,7 @@ func TestRefusedCallersCostOthersFewCalls(t *testing.T) {
 					if id, ok := c.ids[i]; ok {
 						redisdelay.SetDelayID(msg, id, cmp.Or(c.mode, redisdelay.DelayIDReject))
 					}
-					calls = append(calls, begin(func() error { return p.Publish("t", msg) }))
-					eventually(t, func() bool { return redisdelay.Waiting(p, "t") == i+1 }, "it waits")
+					calls = append(calls, queued(t, func() error { return p.Publish("t", msg) }))
 				}
 				held.open()
 				require.NoError(t, <-first)
@@ -355,8 +351,7 @@ func TestCallersThatAreRefusedAfterOneAloneGoTogether(t *testing.T) {
 		var calls []<-chan error
 		for i := range 16 {
 			msg := named(fmt.Sprint(i), "same", redisdelay.DelayIDReject, never)
-			calls = append(calls, begin(func() error { return p.Publish("t", msg) }))
-			eventually(t, func() bool { return redisdelay.Waiting(p, "t") == i+1 }, "it waits")
+			calls = append(calls, queued(t, func() error { return p.Publish("t", msg) }))
 		}
 		held.open()
 		require.NoError(t, <-first)
@@ -475,9 +470,8 @@ func TestAHookThatPanicsInASharedCallIsAnErrorForEachCaller(t *testing.T) {
 		first := begin(func() error { return p.Publish("t", text("first")) })
 		wait(t, held.arrived, "the first call")
 		var others []<-chan error
-		for i := range 3 {
-			others = append(others, begin(func() error { return p.Publish("t", text("shared")) }))
-			eventually(t, func() bool { return redisdelay.Waiting(p, "t") == i+1 }, "it waits")
+		for range 3 {
+			others = append(others, queued(t, func() error { return p.Publish("t", text("shared")) }))
 		}
 		held.open()
 		require.NoError(t, wait(t, first, "the first call"))

@@ -17,6 +17,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/meta"
 	"github.com/redisdelay/watermill-redisdelay/internal/publish"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // PublisherConfig configures a Publisher.
@@ -100,7 +102,7 @@ const mostPublished = 100_000
 // NewPublisher calls it.
 func (c PublisherConfig) Validate() error {
 	return errors.Join(
-		invalid("Client", queue.CheckClient(c.Client)),
+		invalid("Client", servers.CheckClient(c.Client)),
 		invalid("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
 		invalid("MaxMessageBytes", notNegative(c.MaxMessageBytes)),
 		invalid("MaxPublishMessages", errors.Join(notNegative(c.MaxPublishMessages), atMost(c.MaxPublishMessages, mostPublished))),
@@ -119,7 +121,7 @@ func (c PublisherConfig) Validate() error {
 // until it is closed.
 type Publisher struct {
 	config PublisherConfig
-	client *queue.Client
+	client *servers.Client
 	logger watermill.LoggerAdapter
 	given  watermill.LoggerAdapter // the logger of the user, for the scheduler
 	engine *publish.Engine
@@ -141,7 +143,7 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 	logger = guard.Logger(logger)
 	p := &Publisher{
 		config: config,
-		client: queue.MustClient(config.Client),
+		client: servers.MustClient(config.Client),
 		logger: logger.With(watermill.LogFields{"component": "redisdelay.publisher"}),
 		given:  logger,
 	}
@@ -154,9 +156,9 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 
 // engineConfig returns the part of the configuration that the engine needs.
 func (p *Publisher) engineConfig() publish.Config {
-	work := queue.Publishing
+	work := rights.Publishing
 	if p.IntoStreams() {
-		work = queue.PublishingStreams
+		work = rights.PublishingStreams
 	}
 	if p.config.WaitReplicas > 0 {
 		work = work.AndWaits()
@@ -358,7 +360,7 @@ func (p *Publisher) Close() error {
 	if p.scheduled == nil {
 		return p.engine.Close()
 	}
-	timeout := time.NewTimer(p.config.CloseTimeout + 900*time.Millisecond)
+	timeout := time.NewTimer(p.config.CloseTimeout + closeGrace)
 	defer timeout.Stop()
 	p.stopScheduler() // others take over the due-time work at once
 	err := p.engine.Close()

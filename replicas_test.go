@@ -171,11 +171,9 @@ func TestCallsThatGoTogetherWaitOnceForReplicasThatDoNotConfirm(t *testing.T) {
 	results := []<-chan error{begin(func() error { return p.Publish("t", replacing(0)) })}
 	wait(t, held.arrived, "the first call")
 	for i := range waiting {
-		results = append(results, begin(func() error { return p.Publish("t", replacing(i)) }))
-		eventually(t, func() bool { return redisdelay.Waiting(p, "t") == i+1 }, "it waits for the first")
+		results = append(results, queued(t, func() error { return p.Publish("t", replacing(i)) }))
 	}
-	refused := begin(func() error { return p.Publish("t", replacing(waiting)) })
-	eventually(t, func() bool { return redisdelay.Waiting(p, "t") == waiting+1 }, "it waits for the first")
+	refused := queued(t, func() error { return p.Publish("t", replacing(waiting)) })
 	began := time.Now()
 	held.open()
 	for _, result := range results {

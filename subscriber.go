@@ -15,6 +15,9 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/consume"
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
@@ -23,9 +26,9 @@ import (
 // runs the scheduler of its topics. It is safe for concurrent use.
 type Subscriber struct {
 	config  SubscriberConfig
-	client  *queue.Client
+	client  *servers.Client
 	logger  watermill.LoggerAdapter
-	permits queue.Permits
+	permits rights.Permits
 
 	// scheduler promotes the topics that are subscribed to. It runs from the first Subscribe on.
 	scheduler *scheduler.Scheduler
@@ -90,7 +93,7 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 	}
 	return &Subscriber{
 		config:        config,
-		client:        queue.MustClient(config.Client),
+		client:        servers.MustClient(config.Client),
 		logger:        own,
 		scheduler:     sched,
 		subscriptions: map[*consume.Subscription]chan struct{}{},
@@ -106,7 +109,7 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 		return err
 	}
 	ctx := context.Background()
-	if err := s.checkServer(ctx, topic, queue.Consuming); err != nil {
+	if err := s.checkServer(ctx, topic, rights.Consuming); err != nil {
 		return fmt.Errorf("register consumer group %q of topic %q: %w", s.config.ConsumerGroup, topic, err)
 	}
 	t, err := s.register(ctx, topic, s.config.ConsumerGroup)
@@ -190,13 +193,13 @@ func (s *Subscriber) subscribe(ctx context.Context, topic string, common *consum
 	}
 	mailbox, closeMailbox := wake.Open(s.client, s.config.KeyPrefix)
 	defer closeMailbox() // by then the engine keeps it open
-	work := queue.Consuming
+	work := rights.Consuming
 	if common != nil && s.config.SingleActive {
-		work = queue.Spreading
+		work = rights.Spreading
 	}
 	err = mailbox.Permitted(ctx, queue.NewTopic(s.client, s.config.KeyPrefix, topic))
 	if err == nil || errors.Is(err, ErrForbidden) { // one error names all that is missing
-		err = queue.AllForbidden(err, s.checkServer(ctx, topic, work))
+		err = refusal.AllForbidden(err, s.checkServer(ctx, topic, work))
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("subscribe to topic %q: %w", topic, err)
@@ -217,7 +220,7 @@ func (s *Subscriber) subscribe(ctx context.Context, topic string, common *consum
 }
 
 // checkServer returns an error if the server cannot be used for the work. It asks each server once.
-func (s *Subscriber) checkServer(ctx context.Context, topic string, work queue.Work) error {
+func (s *Subscriber) checkServer(ctx context.Context, topic string, work rights.Work) error {
 	evicts, err := s.permits.Try(ctx, queue.NewTopic(s.client, s.config.KeyPrefix, topic), work)
 	if err == nil {
 		warnOfEviction(s.logger, evicts)
@@ -348,7 +351,7 @@ func (s *Subscriber) Close() error {
 	}
 	// The rest waits for the client only, which may not give a call up for long.
 	rest := max(400*time.Millisecond, time.Until(began.Add(1900*time.Millisecond)))
-	timeout := time.NewTimer(min(rest, time.Until(began.Add(s.config.CloseTimeout+900*time.Millisecond))))
+	timeout := time.NewTimer(min(rest, time.Until(began.Add(s.config.CloseTimeout+closeGrace))))
 	defer timeout.Stop()
 	select {
 	case <-ended:

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // SubscriberConfig configures a Subscriber.
@@ -187,7 +188,7 @@ func (c *SubscriberConfig) setDefaults() {
 // NewSubscriber calls it.
 func (c SubscriberConfig) Validate() error {
 	return errors.Join(
-		invalid("Client", queue.CheckClient(c.Client)),
+		invalid("Client", servers.CheckClient(c.Client)),
 		invalid("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
 		invalid("ConsumerGroup", checkGroup(c.ConsumerGroup, c.Broadcast)),
 		invalid("BroadcastExpiry", atLeast(c.BroadcastExpiry, 2*time.Minute)),

@@ -10,6 +10,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
 // DefaultTakeoverWindow is the default of GroupSettings.TakeoverWindow.
@@ -77,7 +78,7 @@ func (a *Addition) add(part Addition) {
 }
 
 func (a *Admin) addGroup(ctx context.Context, topic, group string, settings GroupSettings, create bool) (Addition, error) {
-	t, err := a.topic(ctx, topic, queue.Adding)
+	t, err := a.topic(ctx, topic, rights.Adding)
 	if err != nil {
 		return Addition{}, err
 	}

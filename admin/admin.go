@@ -13,6 +13,8 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // Config configures an Admin.
@@ -54,7 +56,7 @@ func (c *Config) setDefaults() {
 // it.
 func (c Config) Validate() error {
 	return errors.Join(
-		invalid("Client", queue.CheckClient(c.Client)),
+		invalid("Client", servers.CheckClient(c.Client)),
 		invalid("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
 	)
 }
@@ -69,8 +71,8 @@ func invalid(field string, err error) error {
 // Admin inspects and changes topics. It is safe for concurrent use, and needs no Close.
 type Admin struct {
 	config  Config
-	client  *queue.Client
-	permits queue.Permits
+	client  *servers.Client
+	permits rights.Permits
 	names   partNames
 	seen    seen
 }
@@ -81,11 +83,11 @@ func New(config Config) (*Admin, error) {
 		return nil, err
 	}
 	config.setDefaults()
-	return &Admin{config: config, client: queue.MustClient(config.Client)}, nil
+	return &Admin{config: config, client: servers.MustClient(config.Client)}, nil
 }
 
 // topic returns a handle on a topic. It fails if the Redis user lacks a permission for the work.
-func (a *Admin) topic(ctx context.Context, name string, work queue.Work) (*operate.Topic, error) {
+func (a *Admin) topic(ctx context.Context, name string, work rights.Work) (*operate.Topic, error) {
 	t, err := a.handle(name)
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
@@ -112,10 +113,10 @@ func (s *setup) buryReady(t *testing.T, n int) {
 // buryFor makes dead letters of n ready messages, each for a reason.
 func (s *setup) buryFor(t *testing.T, n int, reason func(i int) string) {
 	t.Helper()
-	group := queue.NewTopic(queue.MustClient(s.Client), s.Prefix, topic).Group("a")
+	group := queue.NewTopic(servers.MustClient(s.Client), s.Prefix, topic).Group("a")
 	c := queue.Claim{Subscription: queue.Token(), Number: 1, Limit: 1000, Lease: time.Hour, Bytes: 1 << 30}
 	call := group.ClaimCall(c)
-	require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), call))
+	require.NoError(t, queue.Do(ctx, servers.MustClient(s.Client), call))
 	claimed, err := c.ReadClaim(call.Cmd())
 	require.NoError(t, err)
 	require.Len(t, claimed.Messages, n)
@@ -123,7 +124,7 @@ func (s *setup) buryFor(t *testing.T, n int, reason func(i int) string) {
 	for i := range claimed.Messages {
 		failures = append(failures, queue.Failure{Leased: &claimed.Messages[i], Dead: true, Reason: reason(i)})
 	}
-	require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls(failures)...))
+	require.NoError(t, queue.Do(ctx, servers.MustClient(s.Client), group.NackCalls(failures)...))
 }
 
 // expired returns messages that have expired, one for each OnExpiry.

@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // Act is something that somebody did to topics: an entry of the audit log.
@@ -51,26 +51,13 @@ func (a *Admin) Record(ctx context.Context, act Act) error {
 	fields := map[string]string{}
 	for name, text := range act.texts() {
 		if *text != "" {
-			fields[name] = strings.ToValidUTF8(cut(*text, actText), "\ufffd") // never the name of another topic
+			fields[name] = strings.ToValidUTF8(texts.Clip(*text, actText), "\ufffd") // never the name of another topic
 		}
 	}
 	if err := queue.Audit(ctx, a.client, a.config.KeyPrefix, fields); err != nil {
 		return fmt.Errorf("record: %w", err)
 	}
 	return nil
-}
-
-// cut returns the beginning of a text, of at most so many bytes and of whole characters.
-func cut(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	for i := range utf8.UTFMax {
-		if utf8.RuneStart(text[most-i]) {
-			return text[:most-i]
-		}
-	}
-	return text[:most] // it is not UTF-8
 }
 
 // texts returns the texts of an act, by the names of their fields in Redis.

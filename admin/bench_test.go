@@ -19,6 +19,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
@@ -406,18 +407,18 @@ func (s *setup) fillBench(b *testing.B, n int) {
 		done += size
 	}
 	// Half of the ready messages become dead.
-	group := queue.NewTopic(queue.MustClient(s.Client), s.Prefix, topic).Group("a")
+	group := queue.NewTopic(servers.MustClient(s.Client), s.Prefix, topic).Group("a")
 	for number, left := uint64(1), n/4; left > 0; number++ {
 		c := queue.Claim{Subscription: "S", Number: number, Limit: min(left, 1000), Lease: time.Hour, Bytes: 1 << 30}
 		call := group.ClaimCall(c)
-		require.NoError(b, queue.Do(ctx, queue.MustClient(s.Client), call))
+		require.NoError(b, queue.Do(ctx, servers.MustClient(s.Client), call))
 		claimed, err := c.ReadClaim(call.Cmd())
 		require.NoError(b, err)
 		var failures []queue.Failure
 		for i := range claimed.Messages {
 			failures = append(failures, queue.Failure{Leased: &claimed.Messages[i], Dead: true, Reason: "for a reason"})
 		}
-		require.NoError(b, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls(failures)...))
+		require.NoError(b, queue.Do(ctx, servers.MustClient(s.Client), group.NackCalls(failures)...))
 		left -= len(claimed.Messages)
 	}
 	stats := s.stats(b)

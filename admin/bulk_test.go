@@ -14,6 +14,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 func TestDryRunCountsAndChangesNothing(t *testing.T) {
@@ -95,11 +96,11 @@ func TestSpreadMovesEvenly(t *testing.T) {
 // promote is one look of a scheduler.
 func (s *setup) promote(t *testing.T, groups ...string) {
 	t.Helper()
-	handle := queue.NewTopic(queue.MustClient(s.Client), s.Prefix, topic)
+	handle := queue.NewTopic(servers.MustClient(s.Client), s.Prefix, topic)
 	read, err := handle.Existing(ctx)
 	require.NoError(t, err)
 	require.Equal(t, groups, read.Names)
-	require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), handle.PromoteCall(read, "nobody|1", time.Minute)))
+	require.NoError(t, queue.Do(ctx, servers.MustClient(s.Client), handle.PromoteCall(read, "nobody|1", time.Minute)))
 }
 
 func TestBulkOfBadArgumentsIsRefused(t *testing.T) {

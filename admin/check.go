@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
 // Severity is the severity of a finding.
@@ -99,7 +99,7 @@ func (a *Admin) Check(ctx context.Context, topic string, progress ...func(Progre
 	var left rest
 	left.bulk.Progress = tellAll(progress)
 	report, err := over(ctx, a, topic, func(plain string) (Report, error) {
-		t, err := a.topic(ctx, plain, queue.Checking)
+		t, err := a.topic(ctx, plain, rights.Checking)
 		if err != nil {
 			return Report{}, fmt.Errorf("check: %w", err)
 		}
@@ -155,7 +155,7 @@ func (a *Admin) check(ctx context.Context, t *operate.Topic, tell func(Progress)
 	for _, v := range audit.Violations {
 		report.Findings = append(report.Findings, finding(v))
 	}
-	server, err := t.Server(ctx)
+	server, err := t.Client().Server(ctx, t.Key())
 	if err != nil {
 		return report, fmt.Errorf("check the server of topic %q: %w", topic, err)
 	}
@@ -207,7 +207,7 @@ func (a *Admin) Repair(ctx context.Context, topic string, progress ...func(Progr
 
 // repair is Repair for a plain topic of a topic.
 func (a *Admin) repair(ctx context.Context, topic, plain string, tell func(Progress)) (Repaired, error) {
-	t, err := a.topic(ctx, plain, queue.Repairing)
+	t, err := a.topic(ctx, plain, rights.Repairing)
 	if err != nil {
 		return Repaired{}, fmt.Errorf("repair: %w", err)
 	}

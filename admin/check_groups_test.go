@@ -13,6 +13,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
@@ -62,7 +63,7 @@ var states = map[string]func(t testing.TB, s *setup, groups int){
 			for i := range messages {
 				failures = append(failures, queue.Failure{Leased: &messages[i], Dead: true, Reason: "x"})
 			}
-			require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls(failures)...))
+			require.NoError(t, queue.Do(ctx, servers.MustClient(s.Client), group.NackCalls(failures)...))
 		}
 	},
 	"done but for one group": func(t testing.TB, s *setup, groups int) {
@@ -71,7 +72,7 @@ var states = map[string]func(t testing.TB, s *setup, groups int){
 			for i := range messages {
 				leased = append(leased, &messages[i])
 			}
-			require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), group.AckCalls(leased)...))
+			require.NoError(t, queue.Do(ctx, servers.MustClient(s.Client), group.AckCalls(leased)...))
 		}
 	},
 	"without a count": func(t testing.TB, s *setup, _ int) {
@@ -86,10 +87,10 @@ func (s *setup) claimMany(t testing.TB, n int) map[*queue.Group][]queue.Leased {
 	t.Helper()
 	all := map[*queue.Group][]queue.Leased{}
 	for g := range n {
-		group := queue.NewTopic(queue.MustClient(s.Client), s.Prefix, topic).Group(nameOf(g))
+		group := queue.NewTopic(servers.MustClient(s.Client), s.Prefix, topic).Group(nameOf(g))
 		c := queue.Claim{Subscription: nameOf(g), Number: 1, Limit: 100, Lease: time.Hour, Bytes: 1 << 30}
 		call := group.ClaimCall(c)
-		require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), call))
+		require.NoError(t, queue.Do(ctx, servers.MustClient(s.Client), call))
 		claimed, err := c.ReadClaim(call.Cmd())
 		require.NoError(t, err)
 		require.Len(t, claimed.Messages, 20)

@@ -14,6 +14,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
@@ -39,14 +40,14 @@ func newTorn(t *testing.T, s *setup, groups ...string) *torn {
 		publish(name, 0)
 	}
 	publish("pending", time.Hour)
-	group := queue.NewTopic(queue.MustClient(s.Client), s.Prefix, topic).Group("a")
+	group := queue.NewTopic(servers.MustClient(s.Client), s.Prefix, topic).Group("a")
 	c := queue.Claim{Subscription: "S", Number: 1, Limit: 3, Lease: time.Hour, Bytes: 1 << 20}
 	call := group.ClaimCall(c)
-	require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), call))
+	require.NoError(t, queue.Do(ctx, servers.MustClient(s.Client), call))
 	claimed, err := c.ReadClaim(call.Cmd())
 	require.NoError(t, err)
 	require.Len(t, claimed.Messages, 3)
-	require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls([]queue.Failure{
+	require.NoError(t, queue.Do(ctx, servers.MustClient(s.Client), group.NackCalls([]queue.Failure{
 		{Leased: &claimed.Messages[0], Dead: true, Reason: "it died"},
 		{Leased: &claimed.Messages[1], Limit: 3, Retry: queue.In(time.Hour)},
 	})...))

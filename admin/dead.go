@@ -10,6 +10,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
 var (
@@ -60,7 +61,7 @@ func (b Bulk) check() error {
 // Errors wrap ErrNotFound if there is no such dead letter, ErrInvalidTopic, ErrForbidden,
 // ErrServerFull or ErrLayout, or come from ctx or Redis.
 func (a *Admin) Requeue(ctx context.Context, topic, group, id string) error {
-	return a.one(ctx, topic, group, id, "requeue", queue.Requeueing, func(g *operate.Group) (int, error) { return g.Requeue(ctx, []string{id}) })
+	return a.one(ctx, topic, group, id, "requeue", rights.Requeueing, func(g *operate.Group) (int, error) { return g.Requeue(ctx, []string{id}) })
 }
 
 // DeleteDead deletes a dead letter of a group.
@@ -68,10 +69,10 @@ func (a *Admin) Requeue(ctx context.Context, topic, group, id string) error {
 // Errors wrap ErrNotFound if there is no such dead letter, ErrInvalidTopic, ErrForbidden or
 // ErrLayout, or come from ctx or Redis.
 func (a *Admin) DeleteDead(ctx context.Context, topic, group, id string) error {
-	return a.one(ctx, topic, group, id, "delete", queue.Discarding, func(g *operate.Group) (int, error) { return g.Discard(ctx, []string{id}) })
+	return a.one(ctx, topic, group, id, "delete", rights.Discarding, func(g *operate.Group) (int, error) { return g.Discard(ctx, []string{id}) })
 }
 
-func (a *Admin) one(ctx context.Context, topic, group, id, what string, work queue.Work, do func(*operate.Group) (int, error)) error {
+func (a *Admin) one(ctx context.Context, topic, group, id, what string, work rights.Work, do func(*operate.Group) (int, error)) error {
 	group = groupName(group)
 	_, err := over(ctx, a, topic, func(plain string) (int, error) {
 		t, err := a.topic(ctx, plain, work)
@@ -100,7 +101,7 @@ func (a *Admin) RequeueAll(ctx context.Context, topic, group string, bulk Bulk) 
 	requeue := func(ctx context.Context, g *operate.Group, chunk []operate.Listed, spread *spread) (int, error) {
 		return g.Requeue(ctx, ids(chunk), spread.dues(len(chunk))...)
 	}
-	return a.all(ctx, topic, group, bulk, bulkWork{what: "requeue", work: queue.RequeueingMany, spreads: true, do: requeue})
+	return a.all(ctx, topic, group, bulk, bulkWork{what: "requeue", work: rights.RequeueingMany, spreads: true, do: requeue})
 }
 
 // spread has messages become due evenly over some time.
@@ -137,7 +138,7 @@ func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (
 		}
 		return done, nil
 	}
-	return a.all(ctx, topic, group, bulk, bulkWork{what: "purge", work: queue.DiscardingMany, do: purge})
+	return a.all(ctx, topic, group, bulk, bulkWork{what: "purge", work: rights.DiscardingMany, do: purge})
 }
 
 // purged is the maximum number of bodies deleted in one step. Redis takes milliseconds to free the
@@ -186,13 +187,13 @@ func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk
 			whole = append(whole, l)
 		}
 		if len(whole) > 0 { // otherwise the target need not exist
-			if _, err := a.permits.Try(ctx, target.Topic, queue.Arriving); err != nil {
+			if _, err := a.permits.Try(ctx, target.Topic, rights.Arriving); err != nil {
 				return 0, fmt.Errorf("to topic %q: %w", to, err)
 			}
 		}
 		return mover.Move(ctx, g, whole, spread.dues(len(whole))...)
 	}
-	return a.all(ctx, topic, group, bulk, bulkWork{what: "move", work: queue.DiscardingMany, bodies: true, spreads: true, do: move})
+	return a.all(ctx, topic, group, bulk, bulkWork{what: "move", work: rights.DiscardingMany, bodies: true, spreads: true, do: move})
 }
 
 // withoutDelayID returns the body without delay ID and expiry.
@@ -214,7 +215,7 @@ func (a *Admin) withoutDelayID(from, to string, body []byte) ([]byte, error) {
 // bulkWork is an operation on many dead letters.
 type bulkWork struct {
 	what    string
-	work    queue.Work
+	work    rights.Work
 	bodies  bool // do needs the bodies
 	spreads bool // do heeds the spread
 	do      func(context.Context, *operate.Group, []operate.Listed, *spread) (int, error)
@@ -235,7 +236,7 @@ func (a *Admin) all(ctx context.Context, topic, group string, bulk Bulk, d bulkW
 		return 0, fmt.Errorf("%w: Spread is for RequeueAll and MoveDead only", ErrInvalidArgument)
 	}
 	if bulk.DryRun {
-		d.work, d.bodies = queue.Surveying, false
+		d.work, d.bodies = rights.Surveying, false
 	}
 	left := newRest(bulk)
 	return over(ctx, a, topic, func(plain string) (int, error) {
@@ -315,7 +316,7 @@ type letters struct {
 }
 
 // letters returns the current dead letters of a group, after it checked the permissions for work.
-func (a *Admin) letters(ctx context.Context, topic, group string, bulk Bulk, work queue.Work) (*letters, error) {
+func (a *Admin) letters(ctx context.Context, topic, group string, bulk Bulk, work rights.Work) (*letters, error) {
 	t, err := a.topic(ctx, topic, work)
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
@@ -216,7 +217,7 @@ func TestDiagnoseTellsAboutOtherNodesWhileOneHangs(t *testing.T) {
 			*to = (*to)[:5]
 			continue
 		}
-		require.NoError(t, queue.NewTopic(queue.MustClient(client), s.Prefix, name).Register(ctx, "g", queue.GroupOptions{}))
+		require.NoError(t, queue.NewTopic(servers.MustClient(client), s.Prefix, name).Register(ctx, "g", queue.GroupOptions{}))
 	}
 	_, replica := cluster.Owner("{" + lost[0] + "}")
 	replica.Kill()

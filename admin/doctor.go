@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
@@ -145,7 +147,7 @@ func (d *doctor) read(ctx context.Context, names []string) (all []found, err err
 		}
 	}
 	for lacks, topics := range d.refused {
-		d.add(Warning, Forbidden, Problem{Text: fmt.Sprintf("This Redis user may not look at %s: %s.", count(topics, "topic"), lacks), weight: topics})
+		d.add(Warning, Forbidden, Problem{Text: fmt.Sprintf("This Redis user may not look at %s: %s.", texts.Many(topics, "topic"), lacks), weight: topics})
 	}
 	return all, nil
 }
@@ -163,11 +165,11 @@ func (d *doctor) servers(ctx context.Context, all []found) error {
 		if err != nil {
 			return err
 		}
-		of[queue.OnlyServer] = t
+		of[servers.OnlyServer] = t
 	}
 	for master, t := range of {
-		s, err := t.Server(ctx)
-		if err := d.forbid(ctx, "the server", queue.RefusedTo("read the server's clock", "time", err)); err != nil {
+		s, err := t.Client().Server(ctx, t.Key())
+		if err := d.forbid(ctx, "the server", refusal.To("read the server's clock", "time", err)); err != nil {
 			if ctx.Err() != nil || !d.admin.client.Cluster() {
 				return err
 			}
@@ -180,9 +182,9 @@ func (d *doctor) servers(ctx context.Context, all []found) error {
 	return nil
 }
 
-func (d *doctor) server(ctx context.Context, master string, s queue.Server) {
+func (d *doctor) server(ctx context.Context, master string, s servers.Server) {
 	where := "Redis"
-	if master != queue.OnlyServer {
+	if master != servers.OnlyServer {
 		where = "Redis at " + master
 	}
 	if of := s.ReplicaOf(); of != "" {
@@ -265,9 +267,9 @@ func (d *doctor) topic(f found) {
 	}
 	if len(s.Groups) == 0 && r.Waiting > d.options.Late {
 		d.add(Warning, UnreadGroup, Problem{Topic: f.name, weight: s.Pending, Mend: tool("msg", "ls", f.name),
-			Delete: tool("topics", "rm", f.name), Deletes: "the topic with " + count(s.Messages, "message"), Text: fmt.Sprintf(
+			Delete: tool("topics", "rm", f.name), Deletes: "the topic with " + texts.Many(s.Messages, "message"), Text: fmt.Sprintf(
 				"Topic %q has %s and no group, and the first has been due for %s: start a subscriber, which gets all of them.",
-				f.name, count(s.Pending, "message"), round(r.Waiting))})
+				f.name, texts.Many(s.Pending, "message"), round(r.Waiting))})
 	}
 }
 
@@ -279,7 +281,7 @@ func (d *doctor) group(f found, g operate.GroupStats) {
 	}
 	if !g.Subscribed() && s.Now.Sub(g.Seen) > d.options.Late {
 		d.add(Warning, UnreadGroup, Problem{Topic: f.name, Group: g.Name, weight: g.Ready, Mend: tool("groups", "ls", f.name),
-			Delete: tool("groups", "rm", f.name, g.Name), Deletes: "the group with " + count(g.Ready+g.Unack+g.Retry+g.Dead, "message"),
+			Delete: tool("groups", "rm", f.name, g.Name), Deletes: "the group with " + texts.Many(g.Ready+g.Unack+g.Retry+g.Dead, "message"),
 			Text: fmt.Sprintf("Nobody subscribes to group %q of topic %q, and %s: start a subscriber of the group.",
 				g.Name, f.name, waiting(g.Ready, waits))})
 		return
@@ -298,7 +300,7 @@ func (d *doctor) details(ctx context.Context, details []*operate.Detail) error {
 		if g.RecentDead > 0 {
 			d.add(Warning, DeadLetters, Problem{Topic: g.Topic.Name, Group: g.Group, weight: g.RecentDead,
 				Mend: tool("dead", "reasons", "--group="+g.Group, g.Topic.Name),
-				Text: fmt.Sprintf("Group %q of topic %q got %s in the last hour.", g.Group, g.Topic.Name, count(g.RecentDead, "dead letter"))})
+				Text: fmt.Sprintf("Group %q of topic %q got %s in the last hour.", g.Group, g.Topic.Name, texts.Many(g.RecentDead, "dead letter"))})
 		}
 		if g.Expiries >= 2 { // one may be of a process that was stopped
 			d.add(Warning, Suspect, Problem{Topic: g.Topic.Name, Group: g.Group, MessageID: g.Suspect, weight: g.Expiries,
@@ -333,7 +335,7 @@ func (d *doctor) check(ctx context.Context, all []found) error {
 		}
 	}
 	for lacks, topics := range refused {
-		d.add(Warning, Forbidden, Problem{Text: fmt.Sprintf("This Redis user may not check %s: %s.", count(topics, "topic"), lacks)})
+		d.add(Warning, Forbidden, Problem{Text: fmt.Sprintf("This Redis user may not check %s: %s.", texts.Many(topics, "topic"), lacks)})
 	}
 	return nil
 }
@@ -353,13 +355,6 @@ func tool(args ...string) []string {
 		return slices.Insert(args, names, "--")
 	}
 	return args
-}
-
-func count(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return fmt.Sprint(n, " ", what)
 }
 
 func waiting(ready int, since time.Duration) string {

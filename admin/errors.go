@@ -4,6 +4,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
 )
 
 var (
@@ -37,10 +38,10 @@ var (
 	// the operation needs, or that the server does not have a command, because of rename-command.
 	// The error names the ACL rules that the user needs, and the commands that the server needs. It
 	// is returned before anything in a topic is changed.
-	ErrForbidden = queue.ErrForbidden
+	ErrForbidden = refusal.ErrForbidden
 
 	// ErrServerFull means that the Redis server is at its maxmemory and refuses the operation.
-	ErrServerFull = queue.ErrServerFull
+	ErrServerFull = refusal.ErrServerFull
 
 	// ErrInvalidTopic means that a topic name is empty or too long.
 	ErrInvalidTopic = redisdelay.ErrInvalidTopic

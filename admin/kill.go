@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
 // Kill makes a dead letter of a message in a group, and returns the state that the message had. The
@@ -38,7 +38,7 @@ func (a *Admin) Kill(ctx context.Context, topic, group, id, reason string) (Stat
 		reason = "killed: " + reason
 	}
 	state, err := over(ctx, a, topic, func(plain string) (operate.State, error) {
-		t, err := a.topic(ctx, plain, queue.Killing)
+		t, err := a.topic(ctx, plain, rights.Killing)
 		if err != nil {
 			return "", err
 		}

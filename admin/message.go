@@ -14,6 +14,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
 // State is the state of a message. Its text is "pending", "ready", "unack", "retry" or "dead", as
@@ -124,7 +125,7 @@ func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err 
 				Deliveries: g.Deliveries, Redelivered: g.Delivered, Expiries: g.Expiries, Reason: g.Reason})
 		}
 	}
-	err = a.about(ctx, topic, ref, "get", queue.Finding, func(t *operate.Topic) error {
+	err = a.about(ctx, topic, ref, "get", rights.Finding, func(t *operate.Topic) error {
 		found, err := t.Find(ctx, ref.ref)
 		if err == nil && m.ID == "" { // else another partition has it, too
 			show(t, found)
@@ -318,7 +319,7 @@ func (a *Admin) pageOf(ctx context.Context, topic string, parts []string, q Quer
 
 // page is List for a plain topic of a topic.
 func (a *Admin) page(ctx context.Context, topic, plain string, q Query) (Page, error) {
-	t, err := a.topic(ctx, plain, queue.Listing)
+	t, err := a.topic(ctx, plain, rights.Listing)
 	if err != nil {
 		return Page{}, fmt.Errorf("list: %w", err)
 	}

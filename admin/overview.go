@@ -7,7 +7,8 @@ import (
 	"sync"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // Overview returns the Stats of about limit topics (default 100, at most 1,000), and the cursor of
@@ -38,7 +39,7 @@ func (a *Admin) Overview(ctx context.Context, cursor string, limit int) (stats [
 // counted returns the counts of each topic, or the reason why it cannot be read.
 func (a *Admin) counted(ctx context.Context, names []string) ([]operate.Counted, error) {
 	all := make([]operate.Counted, len(names))
-	topics, of, err := a.handles(ctx, names, queue.Counting, func(i int, err error) { all[i].Err = err })
+	topics, of, err := a.handles(ctx, names, rights.Counting, func(i int, err error) { all[i].Err = err })
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +79,7 @@ func (s *seen) known(topics []*operate.Topic) {
 
 // handles returns handles of the topics for which the user may do the work, and their places in
 // names. It tells refuse why the others are missing. The error ends work on many topics.
-func (a *Admin) handles(ctx context.Context, names []string, work queue.Work, refuse func(i int, err error)) (topics []*operate.Topic, of []int, err error) {
+func (a *Admin) handles(ctx context.Context, names []string, work rights.Work, refuse func(i int, err error)) (topics []*operate.Topic, of []int, err error) {
 	down := map[string]error{} // by node: its topics are not tried one after the other
 	for i, name := range names {
 		t, err := a.handle(name)
@@ -87,7 +88,7 @@ func (a *Admin) handles(ctx context.Context, names []string, work queue.Work, re
 			if err = down[node]; err == nil {
 				_, err = a.permits.Try(ctx, t.Topic, work)
 			}
-			if queue.Unreachable(err) {
+			if servers.Unreachable(err) {
 				if !a.client.Cluster() {
 					return nil, nil, err
 				}

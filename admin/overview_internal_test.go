@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 func TestAnAdminRemembersAsManyTopicsAsItMay(t *testing.T) {
@@ -18,7 +18,7 @@ func TestAnAdminRemembersAsManyTopicsAsItMay(t *testing.T) {
 	t.Cleanup(func() { _ = client.Close() })
 	page := func(first, n int) (topics []*operate.Topic) {
 		for i := range n {
-			topics = append(topics, operate.NewTopic(queue.MustClient(client), "own", fmt.Sprintf("topic %d", first+i)))
+			topics = append(topics, operate.NewTopic(servers.MustClient(client), "own", fmt.Sprintf("topic %d", first+i)))
 		}
 		return topics
 	}

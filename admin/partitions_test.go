@@ -13,6 +13,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
@@ -381,9 +382,9 @@ func (p *partitioned) passes(t *testing.T, d time.Duration) {
 	require.NoError(t, queue.SetPartitioning(ctx, p.queueClient(t), p.Prefix, topic, set))
 }
 
-func (p *partitioned) queueClient(t *testing.T) *queue.Client {
+func (p *partitioned) queueClient(t *testing.T) *servers.Client {
 	t.Helper()
-	client, err := queue.NewClient(p.Client)
+	client, err := servers.NewClient(p.Client)
 	require.NoError(t, err)
 	return client
 }

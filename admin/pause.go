@@ -8,7 +8,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
 // Pause is a pause of a topic, or of one of its groups.
@@ -104,7 +104,7 @@ func (a *Admin) pause(ctx context.Context, topic, group string, o PauseOptions) 
 		return Pause{}, fmt.Errorf("pause: %w", err)
 	}
 	p, err := over(ctx, a, topic, func(plain string) (operate.Pause, error) {
-		t, err := a.topic(ctx, plain, queue.Pausing)
+		t, err := a.topic(ctx, plain, rights.Pausing)
 		if err != nil {
 			return operate.Pause{}, err
 		}
@@ -137,7 +137,7 @@ func (a *Admin) ResumeGroup(ctx context.Context, topic, group string) (was bool,
 
 func (a *Admin) resume(ctx context.Context, topic, group string) (was bool, err error) {
 	was, err = over(ctx, a, topic, func(plain string) (bool, error) {
-		t, err := a.topic(ctx, plain, queue.Resuming)
+		t, err := a.topic(ctx, plain, rights.Resuming)
 		if err != nil {
 			return false, err
 		}

@@ -114,7 +114,7 @@ func (a *Admin) ready(ctx context.Context, topic string) ([]TopicReadiness, erro
 	}
 	t := readiness(topic, s)
 	of := queue.NewTopic(a.client, a.config.KeyPrefix, topic)
-	switch master, err := of.ReplicaOf(ctx); {
+	switch master, err := a.client.ReplicaOf(ctx, of.Key()); {
 	case err != nil:
 		return nil, err
 	case master != "":

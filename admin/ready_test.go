@@ -11,6 +11,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
@@ -191,9 +192,9 @@ func TestReadyTellsWhyALeaseIsNotTakenBack(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.register(t, "a")
 		require.NoError(t, s.publisher(t).Publish(topic, text("x")))
-		call := queue.NewTopic(queue.MustClient(s.Client), s.Prefix, topic).Group("a").ClaimCall(
+		call := queue.NewTopic(servers.MustClient(s.Client), s.Prefix, topic).Group("a").ClaimCall(
 			queue.Claim{Subscription: "S", Number: 1, Limit: 1, Lease: time.Hour, Bytes: 1})
-		require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), call))
+		require.NoError(t, queue.Do(ctx, servers.MustClient(s.Client), call))
 		inHand := s.list(t, "a", admin.InHand)[0]
 		id := inHand.ID
 		require.False(t, inHand.Places[0].InHandSince.IsZero())

@@ -13,7 +13,7 @@ import (
 	"unicode"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
 // DeadReasons is why the dead letters of a group are dead.
@@ -103,7 +103,7 @@ func (d *DeadReasons) sort() {
 
 // reasonsOf is DeadReasons for a plain topic of a topic.
 func (a *Admin) reasonsOf(ctx context.Context, topic, plain, group string, bulk Bulk) (reasons DeadReasons, err error) {
-	l, err := a.letters(ctx, plain, group, bulk, queue.Surveying)
+	l, err := a.letters(ctx, plain, group, bulk, rights.Surveying)
 	if err != nil {
 		return DeadReasons{}, err
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/calendar"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
 // Schedule is a recurring schedule of package periodic, as Redis has it.
@@ -71,7 +72,7 @@ func (a *Admin) Schedules(ctx context.Context, topic string) ([]Schedule, error)
 }
 
 func (a *Admin) schedules(ctx context.Context, topic string) ([]Schedule, error) {
-	t, err := a.topic(ctx, topic, queue.Reviewing)
+	t, err := a.topic(ctx, topic, rights.Reviewing)
 	var found operate.Recurring
 	if err == nil {
 		found, err = t.AllSchedules(ctx)
@@ -114,7 +115,7 @@ func (a *Admin) SchedulesOf(ctx context.Context, topics ...string) ([]TopicSched
 // recurring returns the schedules of each topic, or the reason why they cannot be read.
 func (a *Admin) recurring(ctx context.Context, names []string) ([]operate.Recurring, error) {
 	all := make([]operate.Recurring, len(names))
-	topics, of, err := a.handles(ctx, names, queue.Reviewing, func(i int, err error) { all[i].Err = err })
+	topics, of, err := a.handles(ctx, names, rights.Reviewing, func(i int, err error) { all[i].Err = err })
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +200,7 @@ func (a *Admin) RemoveSchedule(ctx context.Context, topic, name string) (takenBa
 }
 
 func (a *Admin) amend(ctx context.Context, topic string, what queue.Amend, name string) (r queue.Recurring, takenBack int, err error) {
-	t, err := a.topic(ctx, topic, queue.Amending)
+	t, err := a.topic(ctx, topic, rights.Amending)
 	if err == nil {
 		r, takenBack, err = t.AmendSchedule(ctx, what, name)
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // maxClockDifference is the largest difference between this machine's and the server's clock that
@@ -13,7 +13,7 @@ import (
 const maxClockDifference = time.Second
 
 // serverFindings returns warnings about the server's settings and clock.
-func serverFindings(s queue.Server) []Finding {
+func serverFindings(s servers.Server) []Finding {
 	var found []Finding
 	warn := func(kind, format string, args ...any) {
 		found = append(found, Finding{Severity: Warning, Kind: kind, Detail: fmt.Sprintf(format, args...)})

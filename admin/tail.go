@@ -10,6 +10,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
 const (
@@ -93,7 +94,7 @@ func (a *Admin) Tail(ctx context.Context, topic string, show func(Message) bool,
 // tails returns the tails of a topic: one, or that of each partition.
 func (a *Admin) tails(ctx context.Context, topic string) (all []*tail, err error) {
 	names := []string{topic}
-	t, err := a.topic(ctx, topic, queue.Tailing)
+	t, err := a.topic(ctx, topic, rights.Tailing)
 	if err == nil {
 		err = t.Require(ctx, "")
 	}
@@ -110,7 +111,7 @@ func (a *Admin) tails(ctx context.Context, topic string) (all []*tail, err error
 		if err != nil {
 			return nil, err
 		}
-		if t, err = a.topic(ctx, name, queue.Tailing); err == nil {
+		if t, err = a.topic(ctx, name, rights.Tailing); err == nil {
 			all = append(all, &tail{topic: t, coming: map[string]operate.Passed{}, known: map[string]bool{}})
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
 // Stats is the content of a topic at one instant. A zero instant means that there is none.
@@ -187,7 +188,7 @@ func topicStats(topic string, s operate.Stats) Stats {
 }
 
 func (a *Admin) stats(ctx context.Context, topic string) (operate.Stats, error) {
-	t, err := a.topic(ctx, topic, queue.Counting)
+	t, err := a.topic(ctx, topic, rights.Counting)
 	if err != nil {
 		return operate.Stats{}, err
 	}
@@ -277,7 +278,7 @@ func (a *Admin) DeleteIdleGroups(ctx context.Context, topic string, idle time.Du
 	}
 	groups := idleGroups(stats, idle)
 	for _, s := range stats.ofPlain() {
-		t, err := a.topic(ctx, s.Topic, queue.Removing)
+		t, err := a.topic(ctx, s.Topic, rights.Removing)
 		if err != nil {
 			return removal, fmt.Errorf("delete idle groups: %w", err)
 		}
@@ -333,7 +334,7 @@ func (a *Admin) deleteGroup(ctx context.Context, topic, group string, dryRun boo
 		if dryRun && !stats.Stream {
 			return removal, nil
 		}
-		t, err := a.topic(ctx, topic, queue.Removing)
+		t, err := a.topic(ctx, topic, rights.Removing)
 		if err == nil {
 			err = t.Remove(ctx, group)
 		}
@@ -384,7 +385,7 @@ func (a *Admin) deleteTopic(ctx context.Context, topic string, dryRun bool) (Rem
 	if dryRun {
 		return removal, nil
 	}
-	t, err := a.topic(ctx, topic, queue.Erasing)
+	t, err := a.topic(ctx, topic, rights.Erasing)
 	if err == nil {
 		err = t.Erase(ctx)
 	}

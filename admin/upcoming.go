@@ -6,7 +6,7 @@ import (
 	"time"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
 // Load sets the intervals that Upcoming counts.
@@ -59,7 +59,7 @@ func (a *Admin) Upcoming(ctx context.Context, topic string, load Load) ([]Bucket
 }
 
 func (a *Admin) upcoming(ctx context.Context, topic string, load Load) ([]Bucket, error) {
-	t, err := a.topic(ctx, topic, queue.Foreseeing)
+	t, err := a.topic(ctx, topic, rights.Foreseeing)
 	switch {
 	case err != nil:
 	case load.Width <= 0 || load.Width > redisdelay.MaxDelay:

@@ -9,6 +9,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
 // Cancel removes a message that waits for its due time or for a retry. In a partitioned topic, the
@@ -26,7 +27,7 @@ import (
 // Errors wrap ErrNotFound, ErrTooLate, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden or
 // ErrLayout, or come from ctx or Redis.
 func (a *Admin) Cancel(ctx context.Context, topic string, message Ref) error {
-	return a.about(ctx, topic, message, "cancel", queue.Cancelling, func(t *operate.Topic) error {
+	return a.about(ctx, topic, message, "cancel", rights.Cancelling, func(t *operate.Topic) error {
 		return t.Cancel(ctx, message.ref)
 	}, func(t *operate.Topic) error {
 		return t.CancelRetries(ctx, message.ref.DelayID)
@@ -49,7 +50,7 @@ func (a *Admin) Reschedule(ctx context.Context, topic string, message Ref, when 
 	if when.err != nil {
 		return fmt.Errorf("reschedule: %w", when.err)
 	}
-	return a.about(ctx, topic, message, "reschedule", queue.Rescheduling, func(t *operate.Topic) error {
+	return a.about(ctx, topic, message, "reschedule", rights.Rescheduling, func(t *operate.Topic) error {
 		return t.RescheduleWithin(ctx, message.ref, when.due, a.expiryOf(t))
 	}, func(t *operate.Topic) error {
 		return t.RescheduleRetries(ctx, message.ref.DelayID, when.due, a.expiryOf(t))
@@ -77,7 +78,7 @@ func (a *Admin) expiryOf(t *operate.Topic) operate.Expires {
 
 // about runs an operation on a message, after it checked the Ref and the permissions. If no message
 // waits under a delay ID, it runs the operation on those that retry.
-func (a *Admin) about(ctx context.Context, topic string, message Ref, what string, work queue.Work, do, retries func(*operate.Topic) error) error {
+func (a *Admin) about(ctx context.Context, topic string, message Ref, what string, work rights.Work, do, retries func(*operate.Topic) error) error {
 	err := message.check()
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)

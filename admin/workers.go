@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
 // Worker is a subscription to a topic: one Subscribe of a process.
@@ -56,7 +56,7 @@ func (a *Admin) Workers(ctx context.Context, topic string) ([]Worker, error) {
 }
 
 func (a *Admin) workers(ctx context.Context, topic string) ([]Worker, error) {
-	t, err := a.topic(ctx, topic, queue.Watching)
+	t, err := a.topic(ctx, topic, rights.Watching)
 	if err != nil {
 		return nil, fmt.Errorf("workers: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // flashes are what changes did, until the next page shows it. The browser has only a random name,
@@ -45,7 +46,7 @@ func (d *Dashboard) back(path, text string, pairs ...string) string {
 func span(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return 0, bad(fmt.Sprintf("%q is no length of time. Write it like 30m or 2h. Nothing was changed.", clip(text, 40)))
+		return 0, bad(fmt.Sprintf("%q is no length of time. Write it like 30m or 2h. Nothing was changed.", texts.Clip(text, 40)))
 	}
 	return d, nil
 }
@@ -107,7 +108,7 @@ func (d *Dashboard) settle(c *call) (string, error) {
 	case "later":
 		by, wrong := time.ParseDuration(strings.TrimSpace(c.q("in")))
 		if wrong != nil {
-			return "", bad(fmt.Sprintf("%q is no duration. Write it like 30m or 2h.", clip(c.q("in"), 40)))
+			return "", bad(fmt.Sprintf("%q is no duration. Write it like 30m or 2h.", texts.Clip(c.q("in"), 40)))
 		}
 		act.Action, act.Detail, said = "reschedule", "in "+by.String(), "Rescheduled: it is due in "+duration(by)+"."
 		err = d.admin.Reschedule(c.ctx, topic, admin.ByID(id), admin.In(by))

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // target is what an operation on many messages is about.
@@ -96,7 +97,7 @@ func bulkOf(name string) (bulk, error) {
 			return b, nil
 		}
 	}
-	return bulk{}, bad(fmt.Sprintf("There is no operation %q.", clip(name, 40)))
+	return bulk{}, bad(fmt.Sprintf("There is no operation %q.", texts.Clip(name, 40)))
 }
 
 func targetOf(c *call, b bulk) target {
@@ -177,7 +178,7 @@ func (d *Dashboard) confirm(c *call) (*view, error) {
 	case !b.Whole:
 		crumbs = append(crumbs, crumb{"Dead letters", d.address("/dead", "t", p.Topic, "g", p.Group)})
 	}
-	return &view{Title: b.Verb + " " + plural(p.Count, b.Unit), Crumbs: crumbs, Now: d.sweep.now(), Data: p}, nil
+	return &view{Title: b.Verb + " " + texts.Many(p.Count, b.Unit), Crumbs: crumbs, Now: d.sweep.now(), Data: p}, nil
 }
 
 // confirmed begins an operation whose topic and count were typed. It changes no more messages than
@@ -210,7 +211,7 @@ func (d *Dashboard) confirmed(c *call) (string, error) {
 		if n, err := d.count(c.ctx, b, t); err != nil {
 			return "", err
 		} else if n > count {
-			return "", bad(fmt.Sprintf("There are %s by now. Go back and look again. Nothing was changed.", plural(n, b.Unit)))
+			return "", bad(fmt.Sprintf("There are %s by now. Go back and look again. Nothing was changed.", texts.Many(n, b.Unit)))
 		}
 	}
 	id, err := d.jobs.start(d, b, t, c.user, count)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"unicode/utf8"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // Bounds of what is shown.
@@ -44,10 +46,10 @@ func (h hiddenNames) contentOf(payload []byte) (c content) {
 		plain = r.compact
 	}
 	if r.json {
-		c.JSON = clip(string(r.pretty), shown)
+		c.JSON = texts.Clip(string(r.pretty), shown)
 	}
 	if text := clipped(plain, c.Cut); utf8.Valid(text) {
-		c.Text = clip(string(text), shown)
+		c.Text = texts.Clip(string(text), shown)
 	}
 	c.Hex = hex.Dump(plain[:min(len(plain), shown/16)])
 	return c
@@ -70,7 +72,7 @@ func (h hiddenNames) preview(payload []byte, most int) string {
 	if !utf8.Valid(clipped([]byte(text), true)) {
 		return ""
 	}
-	return clip(text, most)
+	return texts.Clip(text, most)
 }
 
 // text returns a text without what is redacted in it, and whether something is. What of the result

@@ -6,10 +6,10 @@ import (
 	"math"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // functions are what the templates call.
@@ -18,33 +18,12 @@ func (d *Dashboard) functions() template.FuncMap {
 		"asset":   d.assetAddress,
 		"to":      d.address,
 		"escaped": url.QueryEscape, // call.q reads it
-		"num":     number,
+		"num":     texts.Number,
 		"dur":     duration,
 		"past":    func(now, t time.Time) moment { return momentOf(now, t) },
 		"exact":   func(t time.Time) moment { return moment{At: t, Exact: true} },
-		"plural":  plural,
+		"plural":  texts.Many,
 		"within":  within,
-	}
-}
-
-// number returns a number with commas.
-func number(n int) string {
-	text := strconv.Itoa(n)
-	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
-		text = text[:i] + "," + text[i:]
-	}
-	return text
-}
-
-// plural returns a number with its unit, such as "1 message" or "2 messages".
-func plural(n int, unit string) string {
-	switch {
-	case n == 1:
-		return "1 " + unit
-	case strings.HasSuffix(unit, "y"):
-		return number(n) + " " + strings.TrimSuffix(unit, "y") + "ies"
-	default:
-		return number(n) + " " + unit + "s"
 	}
 }
 
@@ -104,7 +83,7 @@ func rate(perSecond float64) string {
 	case perSecond < 100:
 		return strconv.FormatFloat(perSecond, 'f', 1, 64) + "/s"
 	default:
-		return number(int(perSecond)) + "/s"
+		return texts.Number(int(perSecond)) + "/s"
 	}
 }
 

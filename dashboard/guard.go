@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // Limits of a request.
@@ -171,7 +173,7 @@ func (d *Dashboard) authenticate(came passage, r *http.Request) (User, error) {
 	if user.Role != Viewer && user.Role != Operator {
 		return User{}, &refusal{http.StatusForbidden, "You may not see this page."}
 	}
-	user.Name = cmp.Or(clip(user.Name, 256), nobody) // the audit log takes no act without a name
+	user.Name = cmp.Or(texts.Clip(user.Name, 256), nobody) // the audit log takes no act without a name
 	return user, nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // Limits of bulk operations.
@@ -69,7 +70,7 @@ func (j jobView) Title() string {
 	if j.Checks() {
 		return "Check of " + j.Target.Topic
 	}
-	return j.Bulk.Verb + " " + plural(j.Count, j.Bulk.Unit)
+	return j.Bulk.Verb + " " + texts.Many(j.Count, j.Bulk.Unit)
 }
 
 // Running returns whether it is not at its end.
@@ -125,7 +126,7 @@ func (s *jobs) forgetOne() {
 // run does the work of a job, and records its beginning and its end.
 func (s *jobs) run(ctx context.Context, d *Dashboard, j *job) {
 	b, t := j.view.Bulk, j.view.Target
-	act := admin.Act{By: j.view.By, Action: b.Name, Topic: t.Topic, Group: t.Group, Schedule: t.Schedule, Detail: fmt.Sprintf("begins with %s", plural(j.view.Count, b.Unit))}
+	act := admin.Act{By: j.view.By, Action: b.Name, Topic: t.Topic, Group: t.Group, Schedule: t.Schedule, Detail: fmt.Sprintf("begins with %s", texts.Many(j.view.Count, b.Unit))}
 	if t.Reason != "" {
 		act.Detail += fmt.Sprintf(", reason %q", t.Reason)
 	}
@@ -144,7 +145,7 @@ func (s *jobs) run(ctx context.Context, d *Dashboard, j *job) {
 	guard(&err, func() {
 		record(nil)
 		guard(&err, func() { done, found, err = s.work(ctx, d, j) })
-		act.Detail = "done: " + plural(done, b.Unit)
+		act.Detail = "done: " + texts.Many(done, b.Unit)
 		record(err)
 	})
 	said := ""

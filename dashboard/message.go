@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // messagePage is the page of one message.
@@ -122,7 +123,7 @@ func settings(m admin.Message) (pairs []pair) {
 	if m.MaxDeliveries != 0 {
 		text := "unlimited"
 		if m.MaxDeliveries > 0 {
-			text = number(m.MaxDeliveries)
+			text = texts.Number(m.MaxDeliveries)
 		}
 		pairs = append(pairs, pair{Key: "Deliveries at most", Value: text})
 	}
@@ -190,14 +191,14 @@ func placed(m admin.Message, p admin.Place, g admin.GroupStats) []event {
 func delivered(m admin.Message, p admin.Place, g admin.GroupStats) (said []string) {
 	switch most := cmp.Or(m.MaxDeliveries, g.MaxDeliveries); {
 	case p.Deliveries > 0 && most > 0:
-		said = append(said, fmt.Sprintf("%s of at most %s failed", plural(p.Deliveries, "delivery"), number(most)))
+		said = append(said, fmt.Sprintf("%s of at most %s failed", texts.Many(p.Deliveries, "delivery"), texts.Number(most)))
 	case p.Deliveries > 0:
-		said = append(said, plural(p.Deliveries, "delivery")+" failed")
+		said = append(said, texts.Many(p.Deliveries, "delivery")+" failed")
 	case p.Redelivered:
 		said = append(said, "it was delivered before, or may have been, which does not count")
 	}
 	if p.Expiries > 0 {
-		said = append(said, plural(p.Expiries, "lease")+" in a row expired: its process crashed or stood still")
+		said = append(said, texts.Many(p.Expiries, "lease")+" in a row expired: its process crashed or stood still")
 	}
 	return said
 }

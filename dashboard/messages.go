@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 const (
@@ -86,7 +87,7 @@ func (d *Dashboard) messages(c *call) (*view, error) {
 		p.State = admin.Pending
 	}
 	if !slices.Contains(p.States(), p.State) {
-		return nil, bad(fmt.Sprintf("There is no state %q.", clip(string(p.State), 40)))
+		return nil, bad(fmt.Sprintf("There is no state %q.", texts.Clip(string(p.State), 40)))
 	}
 	stats, err := d.read(c.ctx, p.Topic)
 	if err != nil {
@@ -160,7 +161,7 @@ func (d *Dashboard) messageRow(m admin.Message, contents bool) messageRow {
 			row.Metadata, row.More = row.Metadata[:3], more
 		}
 		if row.Preview = d.names.preview(m.Payload, previewed); row.Preview == "" && len(m.Payload) > 0 {
-			row.Preview = plural(len(m.Payload), "byte")
+			row.Preview = texts.Many(len(m.Payload), "byte")
 		}
 	}
 	return row

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // foreign returns why a request is not one of the page itself, nil if it is. Requests that only
@@ -17,7 +19,7 @@ func (d *Dashboard) foreign(r *http.Request) error {
 	}
 	for _, site := range r.Header.Values("Sec-Fetch-Site") {
 		if site != "same-origin" && site != "none" {
-			return fmt.Errorf("Sec-Fetch-Site is %q", clip(site, 40))
+			return fmt.Errorf("Sec-Fetch-Site is %q", texts.Clip(site, 40))
 		}
 	}
 	origins := r.Header.Values("Origin")
@@ -32,10 +34,10 @@ func (d *Dashboard) foreign(r *http.Request) error {
 		return nil
 	}
 	if d.public != "" {
-		return fmt.Errorf("its Origin is %q, and not %s", clip(origins[0], 100), d.public)
+		return fmt.Errorf("its Origin is %q, and not %s", texts.Clip(origins[0], 100), d.public)
 	}
 	return fmt.Errorf("its Origin is %q, and its Host %q; if a proxy is between, say by PublicURL how the page is called from outside",
-		clip(origins[0], 100), clip(r.Host, 100))
+		texts.Clip(origins[0], 100), texts.Clip(r.Host, 100))
 }
 
 // normalOrigin returns an origin in the one form that can be compared, and its host.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 const (
@@ -123,7 +124,7 @@ func (d *Dashboard) list(query, sort, page string) (*overview, error) {
 	}
 	by, known := sorts[o.Sort]
 	if !known {
-		return nil, bad(fmt.Sprintf("There is no order %q.", clip(o.Sort, 40)))
+		return nil, bad(fmt.Sprintf("There is no order %q.", texts.Clip(o.Sort, 40)))
 	}
 	slices.SortFunc(rows, func(a, b *topicRow) int { return cmp.Or(by(a, b), strings.Compare(a.Topic, b.Topic)) })
 	o.Found, o.Pages = len(rows), max(1, (len(rows)+rowsOfPage-1)/rowsOfPage)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // hiddenText stands for a value that is redacted.
@@ -92,10 +94,10 @@ type pair struct {
 // are cut.
 func (d *Dashboard) metadata(of map[string]string, most int) (pairs []pair) {
 	for _, key := range slices.Sorted(maps.Keys(of)) {
-		p := pair{Key: clip(key, most), Value: hiddenText, Hidden: true}
+		p := pair{Key: texts.Clip(key, most), Value: hiddenText, Hidden: true}
 		if !d.names.hide(key) {
 			value, hidden := d.names.text(of[key], most)
-			p.Value, p.Hidden = clip(value, most), hidden && value == hiddenText
+			p.Value, p.Hidden = texts.Clip(value, most), hidden && value == hiddenText
 		}
 		pairs = append(pairs, p)
 	}

@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"path"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -171,12 +170,4 @@ func (d *Dashboard) write(w http.ResponseWriter, status int, content []byte) {
 	if _, err := w.Write(content); err == nil {
 		_ = deadlines.Flush()
 	}
-}
-
-// clip returns the beginning of a text, of at most so many bytes.
-func clip(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "")
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 	"github.com/redisdelay/watermill-redisdelay/periodic"
 )
 
@@ -283,7 +284,7 @@ func (d *Dashboard) amend(c *call) (string, error) {
 		n := 0
 		n, err = d.admin.PauseSchedule(c.ctx, topic, name)
 		if err == nil {
-			act.Detail = plural(n, "waiting occurrence") + " taken back"
+			act.Detail = texts.Many(n, "waiting occurrence") + " taken back"
 			said = "Paused, and " + act.Detail + "."
 		}
 	case "resume":

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // topicPage is the page of one topic.
@@ -157,10 +158,10 @@ func upcomingChart(name string, l load) chart {
 	}
 	c.Said = "Nothing becomes due in the next " + name + "."
 	if all > 0 {
-		c.Said = fmt.Sprintf("%s in the next %s, at most %s in %s.", plural(all, "message"), name, number(most), duration(buckets[0].Until.Sub(buckets[0].From)))
+		c.Said = fmt.Sprintf("%s in the next %s, at most %s in %s.", texts.Many(all, "message"), name, texts.Number(most), duration(buckets[0].Until.Sub(buckets[0].From)))
 	}
 	if l.left > 0 {
-		c.Said += fmt.Sprintf(" Not counted: %s of %s.", plural(l.retries, "retry"), plural(l.left, "further group"))
+		c.Said += fmt.Sprintf(" Not counted: %s of %s.", texts.Many(l.retries, "retry"), texts.Many(l.left, "further group"))
 	}
 	return c
 }

@@ -17,6 +17,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/testkit"
@@ -116,7 +117,7 @@ func process(t testing.TB, s redistest.Server) redistest.Server {
 // seats returns the active subscription of each partition.
 func seats(t testing.TB, s redistest.Server, n int) []string {
 	t.Helper()
-	client, err := queue.NewClient(s.Client)
+	client, err := servers.NewClient(s.Client)
 	require.NoError(t, err)
 	found, err := queue.Seats(context.Background(), client, s.Prefix, "default", topics(t, topic, n))
 	require.NoError(t, err)
@@ -404,7 +405,7 @@ func TestAMemberThatTakesNothingIsPassedOver(t *testing.T) {
 		two := newSubscriber(t, still, n, inTurns)
 		two.LookEvery(time.Hour)
 		testkit.SubscribeTo(t, two, topic)
-		client, err := queue.NewClient(s.Client)
+		client, err := servers.NewClient(s.Client)
 		require.NoError(t, err)
 		testkit.Eventually(t, func() bool {
 			found, err := queue.Seats(context.Background(), client, s.Prefix, "default", topics(t, topic, n))

@@ -27,7 +27,11 @@ func (s *Subscriber) Look(topic string) (leaving int) {
 	for _, r := range open {
 		reply := make(chan int, 1)
 		select {
-		case r.look <- reply:
+		case r.events <- func() bool {
+			r.spread()
+			reply <- r.leaving()
+			return true
+		}:
 		case <-r.closed:
 			continue
 		}
@@ -46,3 +50,11 @@ func (s *Subscriber) LookEvery(d time.Duration) { s.look = d }
 
 // TakeFor sets how long a standby may take to become active in a partition that was given up.
 func (s *Subscriber) TakeFor(d time.Duration) { s.take = d }
+func (r *reading) leaving() (n int) {
+	for _, p := range r.parts {
+		if p.leaves {
+			n++
+		}
+	}
+	return n
+}

@@ -12,6 +12,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/testkit"
 	"github.com/redisdelay/watermill-redisdelay/partition"
@@ -20,7 +21,7 @@ import (
 // set sets the number of partitions in Redis. The step before was long ago.
 func set(t testing.TB, s redistest.Server, count, before, next int) {
 	t.Helper()
-	client, err := queue.NewClient(s.Client)
+	client, err := servers.NewClient(s.Client)
 	require.NoError(t, err)
 	require.NoError(t, queue.SetPartitioning(context.Background(), client, s.Prefix, topic,
 		queue.Partitioning{Count: count, Before: before, Next: next, Since: time.UnixMilli(1)}))

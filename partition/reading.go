@@ -23,11 +23,10 @@ type reading struct {
 	common *consume.Common
 	ctx    context.Context // ends with Subscribe's, or at the end of the Subscriber's Close
 	cancel context.CancelFunc
-	parts  []*part         // partition 0 first
-	passes passes          // members that did not take what they were given
-	over   chan *part      // a part whose subscription has ended
-	look   chan chan<- int // for tests: look now, and return how many parts leave
-	closed chan struct{}   // closed after the consumer's channel
+	parts  []*part          // partition 0 first
+	passes passes           // members that did not take what they were given
+	events chan func() bool // what run does next; false ends the reading
+	closed chan struct{}    // closed after the consumer's channel
 }
 
 // part is the subscription to one partition.
@@ -55,8 +54,7 @@ func newReading(ctx context.Context, s *Subscriber, topic string) *reading {
 		ctx:    ctx,
 		cancel: cancel,
 		passes: passes{},
-		over:   make(chan *part),
-		look:   make(chan chan<- int),
+		events: make(chan func() bool),
 		closed: make(chan struct{}),
 	}
 }
@@ -80,7 +78,7 @@ func (r *reading) subscribe(p *part) error {
 // tell tells run that a subscription has ended. When run has returned, nobody needs to know.
 func (r *reading) tell(p *part) {
 	select {
-	case r.over <- p:
+	case r.events <- func() bool { return r.ended(p) }:
 	case <-r.closed:
 	}
 }
@@ -140,11 +138,8 @@ func (r *reading) run() {
 		select {
 		case <-r.ctx.Done():
 			return
-		case p := <-r.over:
-			switch {
-			case !slices.Contains(r.parts, p): // the topic has shrunk
-			case p.leaves && r.renew(p): // and others have taken over there
-			default:
+		case event := <-r.events:
+			if !event() {
 				return
 			}
 		case <-follows:
@@ -152,20 +147,14 @@ func (r *reading) run() {
 		case <-looks:
 			r.spread()
 			next()
-		case reply := <-r.look:
-			r.spread()
-			reply <- r.leaving()
 		}
 	}
 }
 
-func (r *reading) leaving() (n int) {
-	for _, p := range r.parts {
-		if p.leaves {
-			n++
-		}
-	}
-	return n
+// ended takes in that a part's subscription has ended. It returns false if the reading ends.
+func (r *reading) ended(p *part) bool {
+	return !slices.Contains(r.parts, p) || // the topic has shrunk
+		p.leaves && r.renew(p) // and others have taken over there
 }
 
 // renew subscribes to a partition again that was given up. It returns false if the reading ends.

@@ -15,6 +15,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/consume"
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // OverlapPolicy says what becomes of an occurrence that is delivered while the group still handles
@@ -59,7 +61,7 @@ type OverlapConfig struct {
 // calls it.
 func (c OverlapConfig) Validate() error {
 	var errs []error
-	if err := queue.CheckClient(c.Client); err != nil {
+	if err := servers.CheckClient(c.Client); err != nil {
 		errs = append(errs, invalid("Client", "%v", err))
 	}
 	if err := queue.CheckPrefix(c.KeyPrefix); err != nil {
@@ -91,7 +93,7 @@ func Overlap(config OverlapConfig, logger watermill.LoggerAdapter) (message.Hand
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	o := &overlap{OverlapConfig: config, client: queue.MustClient(config.Client)}
+	o := &overlap{OverlapConfig: config, client: servers.MustClient(config.Client)}
 	o.KeyPrefix = cmp.Or(o.KeyPrefix, redisdelay.DefaultKeyPrefix)
 	o.Policy = cmp.Or(o.Policy, OverlapSkip)
 	o.Lease = cmp.Or(o.Lease, 30*time.Second)
@@ -102,8 +104,8 @@ func Overlap(config OverlapConfig, logger watermill.LoggerAdapter) (message.Hand
 
 type overlap struct {
 	OverlapConfig
-	client  *queue.Client
-	permits queue.Permits
+	client  *servers.Client
+	permits rights.Permits
 	logger  watermill.LoggerAdapter
 }
 
@@ -123,7 +125,7 @@ func (o *overlap) middleware(h message.HandlerFunc) message.HandlerFunc {
 		delivery, isNew := delivered.Info(), !delivered.Tried()
 		topic := queue.NewTopic(o.client, o.KeyPrefix, delivery.Topic)
 		handling := topic.Handle(occurrence.Schedule, delivery.Group, occurrence.At, o.Lease)
-		_, err := o.permits.Try(msg.Context(), topic, queue.Overlapping)
+		_, err := o.permits.Try(msg.Context(), topic, rights.Overlapping)
 		free := false
 		if err == nil {
 			again := time.Duration(0)

@@ -15,6 +15,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
@@ -25,7 +26,7 @@ type Periodic struct {
 	publisher inside.Publisher
 	now       func() time.Time // time.Now, but for tests
 	logger    watermill.LoggerAdapter
-	permits   queue.Permits
+	permits   rights.Permits
 	making    sync.WaitGroup // calls of Message and Publish
 	deaf      sync.Once      // logs that nobody can wake the program
 

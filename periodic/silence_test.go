@@ -25,6 +25,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
@@ -298,7 +299,7 @@ func (e *era) run() string {
 	}
 	fault := e.judge()
 	for i := range e.kinds {
-		if _, _, records, err := queue.NewTopic(queue.MustClient(client), redisdelay.DefaultKeyPrefix, "t").Schedules(ctx, "", []string{e.name(i)}); err == nil {
+		if _, _, records, err := queue.NewTopic(servers.MustClient(client), redisdelay.DefaultKeyPrefix, "t").Schedules(ctx, "", []string{e.name(i)}); err == nil {
 			e.scenario.missed += records[0].Missed
 		}
 	}

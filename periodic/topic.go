@@ -13,6 +13,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/calendar"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
@@ -214,9 +215,9 @@ func (t *topic) look(ctx context.Context) (again bool, err error) {
 	if len(all) == 0 {
 		return false, nil
 	}
-	work := queue.Recurrence
+	work := rights.Recurrence
 	if t.periodic.plain.IntoStreams() {
-		work = queue.RecurrenceStreams
+		work = rights.RecurrenceStreams
 	}
 	if _, err := t.periodic.permits.Try(ctx, t.queue, work); err != nil {
 		return false, err

@@ -16,6 +16,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
@@ -199,7 +200,7 @@ func instantOf(t *testing.T, text string) time.Time {
 // record returns the record of a schedule.
 func (w *world) record(name string) queue.Recurring {
 	w.t.Helper()
-	_, _, records, err := queue.NewTopic(queue.MustClient(w.Client()), redisdelay.DefaultKeyPrefix, "t").Schedules(context.Background(), "", []string{name})
+	_, _, records, err := queue.NewTopic(servers.MustClient(w.Client()), redisdelay.DefaultKeyPrefix, "t").Schedules(context.Background(), "", []string{name})
 	require.NoError(w.t, err)
 	return records[0]
 }

@@ -22,6 +22,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
@@ -81,7 +82,7 @@ type year struct {
 func newYear(t *testing.T, client redis.UniversalClient, n int, lasts time.Duration) *year {
 	t.Helper()
 	y := &year{t: t, client: client, n: n, got: make([]int, n)}
-	y.topic = queue.NewTopic(queue.MustClient(client), redisdelay.DefaultKeyPrefix, "t")
+	y.topic = queue.NewTopic(servers.MustClient(client), redisdelay.DefaultKeyPrefix, "t")
 	y.group = y.topic.Group("g")
 	require.NoError(t, y.topic.Register(context.Background(), "g", queue.GroupOptions{MaxDeliveries: -1}))
 
@@ -144,7 +145,7 @@ func (y *year) check() {
 	require.NoError(y.t, err)
 	for wait := time.Duration(0); wait == 0; {
 		call := y.topic.PromoteCall(groups, "test|1", time.Hour)
-		require.NoError(y.t, queue.Do(ctx, queue.MustClient(y.client), call))
+		require.NoError(y.t, queue.Do(ctx, servers.MustClient(y.client), call))
 		turn, stale, err := y.topic.ReadTurn(call, groups)
 		require.NoError(y.t, err)
 		require.False(y.t, stale)
@@ -155,7 +156,7 @@ func (y *year) check() {
 		y.claims++
 		claim := queue.Claim{Subscription: "S", Number: y.claims, Limit: 1000, Most: 1000, Lease: 1000 * day, Patience: time.Hour, Bytes: 4 << 20}
 		call := y.group.ClaimCall(claim)
-		require.NoError(y.t, queue.Do(ctx, queue.MustClient(y.client), call))
+		require.NoError(y.t, queue.Do(ctx, servers.MustClient(y.client), call))
 		claimed, err := claim.ReadClaim(call.Cmd())
 		require.NoError(y.t, err)
 		var held []*queue.Leased
@@ -167,7 +168,7 @@ func (y *year) check() {
 			y.took(msg.Metadata[ScheduleKey], instantOf(y.t, msg.Metadata[OccurrenceKey]), now)
 		}
 		if more = len(held) > 0; more {
-			require.NoError(y.t, queue.Do(ctx, queue.MustClient(y.client), y.group.AckCalls(held)...))
+			require.NoError(y.t, queue.Do(ctx, servers.MustClient(y.client), y.group.AckCalls(held)...))
 		}
 	}
 	for i, want := range y.expected {

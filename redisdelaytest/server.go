@@ -21,6 +21,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // Config configures a Server. The zero value is right for most tests.
@@ -43,7 +44,7 @@ type Config struct {
 // On an error, methods fail the test that was given to Start. On a Server of New they panic.
 type Server struct {
 	mini   *miniredis.Miniredis
-	client *queue.Client
+	client *servers.Client
 	admin  *admin.Admin
 	prefix string
 	fail   func(error)
@@ -85,7 +86,7 @@ func New(config Config) (*Server, error) {
 	mini.SetTime(now.Truncate(time.Millisecond))
 	s := &Server{
 		mini:   mini,
-		client: queue.MustClient(redis.NewClient(&redis.Options{Addr: mini.Addr()})),
+		client: servers.MustClient(redis.NewClient(&redis.Options{Addr: mini.Addr()})),
 		prefix: cmp.Or(config.KeyPrefix, redisdelay.DefaultKeyPrefix),
 		fail:   func(err error) { panic(err) },
 	}

@@ -17,6 +17,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/testkit"
@@ -411,7 +412,7 @@ func advanceWhile(t *testing.T, end func(of *queue.Topic) error) {
 			require.Eventually(t, held, 10*time.Second, time.Millisecond)
 		}),
 		"zrange": sync.OnceFunc(func() {
-			go func() { ended <- end(queue.NewTopic(queue.MustClient(client), redisdelay.DefaultKeyPrefix, topic)) }()
+			go func() { ended <- end(queue.NewTopic(servers.MustClient(client), redisdelay.DefaultKeyPrefix, topic)) }()
 			select {
 			case err := <-ended:
 				ended <- err

@@ -11,6 +11,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/delayqueue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // checkers is how many goroutines check names of one server.
@@ -180,7 +181,7 @@ func (s *server) answers() {
 // isNews tells whether an error has to be logged: the first of an outage of the server, or another
 // of this name than before.
 func (s *server) isNews(c *candidate, err error) bool {
-	if !queue.Unreachable(err) {
+	if !servers.Unreachable(err) {
 		return c.fault == nil || c.fault.Error() != err.Error()
 	}
 	s.mu.Lock()

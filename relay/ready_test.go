@@ -14,6 +14,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
@@ -84,7 +85,7 @@ func TestRelayOfAllTopicsIgnoresTopicsWithAStream(t *testing.T) {
 		r := newRelay(t, s, to, func(c *relay.Config) { c.Topics = nil })
 		run(t, r)
 		require.Eventually(t, func() bool { return r.Ready() == nil }, soon, time.Millisecond)
-		require.NoError(t, operate.NewTopic(queue.MustClient(s.Client), s.Prefix, stream).Erase(t.Context()))
+		require.NoError(t, operate.NewTopic(servers.MustClient(s.Client), s.Prefix, stream).Erase(t.Context()))
 		for _, name := range []string{stream, "plain"} { // a name alone, of the one that was and of one that comes
 			require.NoError(t, s.Client.SAdd(t.Context(), queue.Registry(s.Prefix), name).Err())
 			require.NoError(t, s.Client.Publish(t.Context(), queue.NewTopics(s.Prefix, 0), name).Err())

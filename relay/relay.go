@@ -14,6 +14,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
@@ -24,7 +25,7 @@ var ErrStuck = errors.New("the destination's Publish does not return")
 // many, and share the messages. Its methods are safe for concurrent use.
 type Relay struct {
 	config Config
-	client *queue.Client
+	client *servers.Client
 	logger watermill.LoggerAdapter
 	given  watermill.LoggerAdapter // the caller's logger, without the relay's fields
 	outage outages
@@ -53,7 +54,7 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 	own := logger.With(watermill.LogFields{"component": "redisdelay.relay"})
 	return &Relay{
 		config:  config,
-		client:  queue.MustClient(config.Subscriber.Client),
+		client:  servers.MustClient(config.Subscriber.Client),
 		logger:  own,
 		given:   logger,
 		backoff: guard.Backoff(config.Subscriber.Backoff, defaultBackoff, own),
@@ -209,7 +210,7 @@ func (r *run) subscribe(ctx context.Context, topic string, logged error) <-chan 
 			return nil
 		default:
 			r.subscribed(topic, err)
-			if logged == nil || logged.Error() != err.Error() && !(queue.Unreachable(logged) && queue.Unreachable(err)) {
+			if logged == nil || logged.Error() != err.Error() && !(servers.Unreachable(logged) && servers.Unreachable(err)) {
 				r.logger.Error("Cannot subscribe, trying again", err, fields)
 				logged = err
 			}

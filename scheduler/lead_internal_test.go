@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
@@ -65,9 +66,9 @@ func TestNextPromotionReachesTheServerAtTheEvent(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(s.pools.close)
 	var closeMailbox func()
-	s.mailbox, closeMailbox = wake.Open(queue.MustClient(client), "p")
+	s.mailbox, closeMailbox = wake.Open(servers.MustClient(client), "p")
 	t.Cleanup(closeMailbox)
-	topic := queue.NewTopic(queue.MustClient(client), "p", "t")
+	topic := queue.NewTopic(servers.MustClient(client), "p", "t")
 	require.NoError(t, topic.Register(t.Context(), "g", queue.GroupOptions{MaxDeliveries: -1, Retention: -1}))
 	id, err := queue.NewIDs().Next(time.Now())
 	require.NoError(t, err)

@@ -15,15 +15,16 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// servers fakes two servers without a network. One hangs: its calls last as long as their context.
-type servers struct {
+// twoServers fakes two servers without a network. One hangs: its calls last as long as their
+// context.
+type twoServers struct {
 	mu       sync.Mutex
 	answered int
 }
 
-func (s *servers) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (s *servers) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-func (s *servers) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (s *twoServers) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (s *twoServers) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (s *twoServers) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) (err error) {
 		answered := 0
 		for _, cmd := range cmds { // a server has the commands about its own topics
@@ -48,7 +49,7 @@ func TestHangingServerDoesNotDelayLeavingTopicsOfOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newScheduler(t)
-		answers := &servers{}
+		answers := &twoServers{}
 		s.config.Client.AddHook(answers)
 		const each = 2 * batch
 		var topics []*served

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/delayqueue"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // workers is how many goroutines of a pool talk to Redis; each serves many topics in one round
@@ -38,7 +38,7 @@ type pools struct {
 
 func newPools() *pools {
 	first := newPool()
-	return &pools{first: first, byServer: map[string]*pool{queue.OnlyServer: first}}
+	return &pools{first: first, byServer: map[string]*pool{servers.OnlyServer: first}}
 }
 
 // findPool returns the pool of the topic's server, and starts it if it is new.

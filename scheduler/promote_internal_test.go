@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
@@ -47,11 +48,11 @@ func TestSweepRunsAfterOtherTopicsHaveTheirTasks(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(s.pools.close)
 	var closeMailbox func()
-	s.mailbox, closeMailbox = wake.Open(queue.MustClient(client), "p")
+	s.mailbox, closeMailbox = wake.Open(servers.MustClient(client), "p")
 	t.Cleanup(closeMailbox)
 	var topics []*served
 	for _, name := range []string{"lost", "quiet"} {
-		topic := &served{topic: queue.NewTopic(queue.MustClient(client), "p", name), receiver: s.mailbox.Receive(nil, func(string, func()) {}), busy: true}
+		topic := &served{topic: queue.NewTopic(servers.MustClient(client), "p", name), receiver: s.mailbox.Receive(nil, func(string, func()) {}), busy: true}
 		require.NoError(t, topic.topic.Register(t.Context(), "g", queue.GroupOptions{MaxDeliveries: -1, Retention: -1}))
 		topics = append(topics, topic)
 	}
@@ -60,16 +61,16 @@ func TestSweepRunsAfterOtherTopicsHaveTheirTasks(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, lost.PublishWithin(t.Context(), "p", 1, []queue.Message{{ID: id, Due: queue.In(0), Body: []byte("x")}}, queue.Limit{}))
 	claim := queue.Claim{Subscription: "s", Number: 1, Limit: 1, Lease: time.Millisecond, Bytes: 1}
-	require.NoError(t, queue.Do(t.Context(), queue.MustClient(client), lost.Group("g").ClaimCall(claim)))
+	require.NoError(t, queue.Do(t.Context(), servers.MustClient(client), lost.Group("g").ClaimCall(claim)))
 	mini.SetTime(time.Now().Add(time.Second))
 
 	sweeps := 0
 	options := client.(*redis.Client).Options()
 	watched := redis.NewClient(&redis.Options{Addr: options.Addr, ReadTimeout: options.ReadTimeout})
 	t.Cleanup(func() { _ = watched.Close() })
-	s.client = queue.MustClient(watched)
+	s.client = servers.MustClient(watched)
 	for _, topic := range topics {
-		topic.topic = queue.NewTopic(queue.MustClient(watched), "p", topic.topic.Name)
+		topic.topic = queue.NewTopic(servers.MustClient(watched), "p", topic.topic.Name)
 	}
 	watched.AddHook(&duringSweeps{call: func() {
 		sweeps++

@@ -23,6 +23,8 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
@@ -59,7 +61,7 @@ func (c *Config) setDefaults() {
 // it.
 func (c Config) Validate() error {
 	return errors.Join(
-		wrap("Client", queue.CheckClient(c.Client)),
+		wrap("Client", servers.CheckClient(c.Client)),
 		wrap("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
 		checkTopics(c.Topics),
 	)
@@ -85,13 +87,13 @@ func wrap(field string, err error) error {
 // Scheduler serves topics. Its methods are safe for concurrent use.
 type Scheduler struct {
 	config  Config
-	client  *queue.Client
+	client  *servers.Client
 	logger  watermill.LoggerAdapter
 	started atomic.Bool   // Run was called
 	mailbox *wake.Mailbox // receives wake-ups; nil until Run; written under mu
 	pools   *pools
 	outage  atomic.Bool // an outage of Redis was logged, and no topic has recovered since
-	permits queue.Permits
+	permits rights.Permits
 	news    wake.RegistryNews
 
 	mu     sync.Mutex // guards the fields below
@@ -108,7 +110,7 @@ func New(config Config, logger watermill.LoggerAdapter) (*Scheduler, error) {
 	logger = guard.Logger(logger)
 	return &Scheduler{
 		config: config,
-		client: queue.MustClient(config.Client),
+		client: servers.MustClient(config.Client),
 		logger: logger.With(watermill.LogFields{"component": "redisdelay.scheduler"}),
 		pools:  newPools(),
 		topics: map[string]*served{},

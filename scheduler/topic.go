@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +12,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
@@ -282,9 +284,9 @@ func (s *Scheduler) purge(ctx context.Context, t *served) error {
 // deleted.
 func (s *Scheduler) open(ctx context.Context, t *served) (*queue.Groups, error) {
 	err := s.mailbox.Permitted(ctx, t.topic)
-	if errors.Is(err, queue.ErrForbidden) { // one error names all that is missing
+	if errors.Is(err, refusal.ErrForbidden) { // one error names all that is missing
 		if groups, _ := t.topic.Existing(ctx); groups != nil {
-			err = queue.AllForbidden(err, s.permit(ctx, t, groups))
+			err = refusal.AllForbidden(err, s.permit(ctx, t, groups))
 		}
 	}
 	if err != nil {
@@ -313,9 +315,9 @@ func (s *Scheduler) open(ctx context.Context, t *served) (*queue.Groups, error) 
 
 // permit fails if the server does not permit the commands for the topic.
 func (s *Scheduler) permit(ctx context.Context, t *served, groups *queue.Groups) error {
-	work := queue.Scheduling
+	work := rights.Scheduling
 	if groups.Stream {
-		work = queue.SchedulingStreams
+		work = rights.SchedulingStreams
 	}
 	_, err := s.permits.Try(ctx, t.topic, work)
 	return err
@@ -364,10 +366,10 @@ func (s *Scheduler) repeat(ctx context.Context, call func(context.Context) (bool
 // poll at most, because the clocks of the two machines drift apart. A negative wait means no event.
 func untilNext(wait, poll time.Duration) time.Duration {
 	if wait < 0 {
-		return jitter(poll)
+		return wake.Jitter(poll)
 	}
 	if wait > poll {
-		return min(wait, jitter(poll))
+		return min(wait, wake.Jitter(poll))
 	}
 	return wait
 }
@@ -378,11 +380,11 @@ func untilNext(wait, poll time.Duration) time.Duration {
 func (s *Scheduler) retry(ctx context.Context, t *served, err error, poll time.Duration) {
 	if ctx.Err() == nil && (t.fault == nil || t.fault.Error() != err.Error()) {
 		t.fault = err
-		if !queue.Unreachable(err) || !s.outage.Swap(true) {
+		if !servers.Unreachable(err) || !s.outage.Swap(true) {
 			s.logger.Error("Cannot promote due messages, trying again", err, watermill.LogFields{"topic": t.topic.Name})
 		}
 	}
-	if ctx.Err() == nil && !queue.Unreachable(err) {
+	if ctx.Err() == nil && !servers.Unreachable(err) {
 		if err := t.topic.NoteFault(ctx, err); err != nil {
 			s.logger.Debug("Cannot note in the topic why its due messages are not promoted", watermill.LogFields{
 				"topic": t.topic.Name, "err": err})
@@ -395,21 +397,16 @@ func (s *Scheduler) retry(ctx context.Context, t *served, err error, poll time.D
 // long after each further failure, up to the poll interval.
 func (s *Scheduler) doneLater(t *served, poll time.Duration) {
 	t.failed++
-	s.done(t, time.Now().Add(jitter(min(50*time.Millisecond<<min(t.failed, 10), poll))))
+	s.done(t, time.Now().Add(wake.Jitter(min(50*time.Millisecond<<min(t.failed, 10), poll))))
 }
 
 // succeeded resets the failures of a topic, and logs their end, or that of an outage.
 func (s *Scheduler) succeeded(t *served) {
 	if t.failed > 0 {
-		own := t.fault != nil && !queue.Unreachable(t.fault)
+		own := t.fault != nil && !servers.Unreachable(t.fault)
 		t.failed, t.fault = 0, nil
 		if s.outage.Swap(false) || own {
 			s.logger.Info("Promoting due messages again", watermill.LogFields{"topic": t.topic.Name})
 		}
 	}
-}
-
-// jitter returns between 0.9 and 1.1 of d, so that many topics do not come at the same moment.
-func jitter(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // whoami returns user@host.
@@ -47,7 +48,7 @@ func (a *app) record(ctx context.Context, operator *admin.Admin, done admin.Act,
 // begins notes in the audit log that an act on many messages begins, so that it is known even if
 // the program is killed. record says it if the log cannot be written.
 func (a *app) begins(ctx context.Context, operator *admin.Admin, w act, action, chosen string) {
-	begun := admin.Act{Action: action, Topic: w.Topic, Group: w.Group, Detail: "begins with " + many(w.Count, w.Unit)}
+	begun := admin.Act{Action: action, Topic: w.Topic, Group: w.Group, Detail: "begins with " + texts.Many(w.Count, w.Unit)}
 	if w.To != "" {
 		begun.Detail += fmt.Sprintf(", to %q", w.To)
 	}
@@ -68,7 +69,7 @@ func (a *app) write(ctx context.Context, operator *admin.Admin, done admin.Act) 
 func (w act) noted(action string) admin.Act {
 	noted := admin.Act{Action: action, Topic: w.Topic, Group: w.Group, MessageID: w.ID, Schedule: w.Schedule}
 	if w.ID == "" {
-		noted.Detail = "done: " + many(w.Count, w.Unit)
+		noted.Detail = "done: " + texts.Many(w.Count, w.Unit)
 	}
 	return noted
 }
@@ -128,7 +129,7 @@ func (a *app) audit(ctx context.Context, by, topic string, limit int) error {
 	}
 	none := "Nothing is in the audit log."
 	if looked > 0 {
-		none = fmt.Sprintf("Nothing of that is among the %s in the audit log.", many(looked, "act"))
+		none = fmt.Sprintf("Nothing of that is among the %s in the audit log.", texts.Many(looked, "act"))
 	}
 	err = t.flush(none+a.where(), nil)
 	if more {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 func (a *app) checkCommand() *cobra.Command {
@@ -25,7 +26,7 @@ func (a *app) check(ctx context.Context, named []string) error {
 	checked, messages, unconfirmed, violations := 0, 0, 0, 0
 	warned := map[string]bool{}
 	err := a.eachTopic(ctx, named, func(operator *admin.Admin, topic string) error {
-		a.out.progress("Checking topic %q; %s done", topic, many(checked, "topic"))
+		a.out.progress("Checking topic %q; %s done", topic, texts.Many(checked, "topic"))
 		report, err := operator.Check(ctx, topic)
 		if err != nil {
 			return err
@@ -44,9 +45,9 @@ func (a *app) check(ctx context.Context, named []string) error {
 		return nil
 	})
 	err = t.flush("Nothing is wrong.", err)
-	a.out.note("Checked %s with %s.", many(checked, "topic"), many(messages, "message"))
+	a.out.note("Checked %s with %s.", texts.Many(checked, "topic"), texts.Many(messages, "message"))
 	if unconfirmed > 0 {
-		a.out.note("%s could not be confirmed, because messages moved too fast. Check again when it is quieter.", many(unconfirmed, "suspicion"))
+		a.out.note("%s could not be confirmed, because messages moved too fast. Check again when it is quieter.", texts.Many(unconfirmed, "suspicion"))
 	}
 	if err == nil && violations > 0 {
 		return errSaid

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // consent are the flags of commands that take something away.
@@ -40,7 +41,7 @@ type act struct {
 
 // String returns the act as a phrase, such as: purge 5 dead letters of group "a" of topic "b".
 func (w act) String() string {
-	what := many(w.Count, w.Unit)
+	what := texts.Many(w.Count, w.Unit)
 	if w.ID != "" {
 		what = w.Unit + " " + w.ID
 	}
@@ -65,7 +66,7 @@ func inPartitions(n int) string {
 	if n == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" (%s)", many(n, "partition"))
+	return fmt.Sprintf(" (%s)", texts.Many(n, "partition"))
 }
 
 // partitions returns how many partitions a topic has; 0 for a plain one, or if they cannot be read.

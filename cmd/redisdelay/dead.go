@@ -21,6 +21,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/jsontext"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // deadWork is a command on many dead letters.
@@ -110,7 +111,7 @@ func (a *app) deadReasons(ctx context.Context, topic, group string) error {
 		return err
 	}
 	reasons, err := operator.DeadReasons(ctx, topic, g.Group, admin.Bulk{Progress: func(p admin.Progress) {
-		a.out.progress("Reading: %s of %s", count(p.Looked), many(g.Dead, "dead letter"))
+		a.out.progress("Reading: %s of %s", texts.Number(p.Looked), texts.Many(g.Dead, "dead letter"))
 	}})
 	if err != nil {
 		return err
@@ -120,7 +121,7 @@ func (a *app) deadReasons(ctx context.Context, topic, group string) error {
 		t.row(r, r.Count, r.Oldest, r.Newest, r.Sample.ID, cut(r.Reason, 120))
 	}
 	if reasons.Other > 0 {
-		a.out.note("%s have other reasons.", many(reasons.Other, "dead letter"))
+		a.out.note("%s have other reasons.", texts.Many(reasons.Other, "dead letter"))
 	}
 	return t.flush(fmt.Sprintf("Group %q of topic %q has no dead letters.", g.Group, topic), nil)
 }
@@ -179,7 +180,7 @@ func (w *deadWork) run(ctx context.Context, args []string) error {
 	}
 	filter.IDs = exported
 	bulk := admin.Bulk{Filter: filter, Limit: w.choose.limit, Spread: w.over, DryRun: true, Progress: func(p admin.Progress) {
-		w.a.out.progress("Counting: %s found among %s", count(p.Done), many(p.Looked, "dead letter"))
+		w.a.out.progress("Counting: %s found among %s", texts.Number(p.Done), texts.Many(p.Looked, "dead letter"))
 	}}
 	if did.Count, err = w.all(operator, ctx, topic, g.Group, w.to, bulk); err != nil {
 		return err
@@ -195,12 +196,12 @@ func (w *deadWork) run(ctx context.Context, args []string) error {
 	all := did.Count
 	w.a.begins(ctx, operator, did, w.action, w.chosen())
 	bulk.DryRun, bulk.Limit, bulk.Progress = false, all, func(p admin.Progress) {
-		w.a.out.progress("%s: %s of %s", w.action, count(p.Done), count(all))
+		w.a.out.progress("%s: %s of %s", w.action, texts.Number(p.Done), texts.Number(all))
 	}
 	did.Count, err = w.all(operator, ctx, topic, g.Group, w.to, bulk)
 	w.a.record(ctx, operator, did.noted(w.action), err)
 	if err != nil {
-		w.a.out.note("%s of %s are done, the others are as they were.", count(did.Count), many(all, "dead letter"))
+		w.a.out.note("%s of %s are done, the others are as they were.", texts.Number(did.Count), texts.Many(all, "dead letter"))
 		return err
 	}
 	w.a.done(did)
@@ -317,15 +318,15 @@ func (a *app) export(ctx context.Context, topic, group string, choose choosing) 
 			return false
 		}
 		done++
-		a.out.progress("Exported %s of %s", count(done), many(g.Dead, "dead letter"))
+		a.out.progress("Exported %s of %s", texts.Number(done), texts.Many(g.Dead, "dead letter"))
 		return choose.limit == 0 || done < choose.limit
 	})
 	if a.out.out.failed != nil {
 		return a.out.out.failed
 	}
-	a.out.note("Exported %s.", many(done, "dead letter"))
+	a.out.note("Exported %s.", texts.Many(done, "dead letter"))
 	if err == nil && unreadable > 0 {
-		err = fmt.Errorf("%s could not be read with --marshaler %s, and are not exported", many(unreadable, "dead letter"), a.marshaler.value)
+		err = fmt.Errorf("%s could not be read with --marshaler %s, and are not exported", texts.Many(unreadable, "dead letter"), a.marshaler.value)
 	}
 	return err
 }
@@ -365,11 +366,11 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string, ev
 		}
 		if err != nil {
 			a.record(ctx, operator, did.noted("import"), err)
-			a.out.note("%s of %s are imported; repeat the command for the others.", count(did.Count), many(len(messages), "dead letter"))
+			a.out.note("%s of %s are imported; repeat the command for the others.", texts.Number(did.Count), texts.Many(len(messages), "dead letter"))
 			return err
 		}
 		did.Count += len(some)
-		a.out.progress("Imported %s of %s", count(did.Count), many(len(messages), "dead letter"))
+		a.out.progress("Imported %s of %s", texts.Number(did.Count), texts.Many(len(messages), "dead letter"))
 	}
 	after, err := operator.Stats(context.WithoutCancel(ctx), topic)
 	if err != nil {
@@ -377,7 +378,7 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string, ev
 	}
 	if left := min(did.Count, max(0, after.Counters.LeftOut-before.Counters.LeftOut)); left > 0 {
 		did.Count -= left
-		a.out.note("%s left out, imported within the last hour.", many(left, "dead letter"))
+		a.out.note("%s left out, imported within the last hour.", texts.Many(left, "dead letter"))
 	}
 	a.record(ctx, operator, did.noted("import"), nil)
 	a.done(did)

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -33,10 +34,10 @@ func (a *app) doctor(ctx context.Context, topics []string, deep bool, late time.
 	}
 	diagnosis, err := operator.Diagnose(ctx, admin.DiagnoseOptions{Topics: topics, Deep: deep, Late: late, Progress: func(p admin.DiagnoseProgress) {
 		if p.Topic != "" {
-			a.out.progress("Checking topic %q; %s done", p.Topic, many(p.Checked, "topic"))
+			a.out.progress("Checking topic %q; %s done", p.Topic, texts.Many(p.Checked, "topic"))
 			return
 		}
-		a.out.progress("Looked at %s", many(p.Topics, "topic"))
+		a.out.progress("Looked at %s", texts.Many(p.Topics, "topic"))
 	}})
 	if err != nil {
 		return err
@@ -69,7 +70,7 @@ func (a *app) doctor(ctx context.Context, topics []string, deep bool, late time.
 	if diagnosis.Topics == 0 {
 		where = a.where()
 	}
-	a.out.note("Nothing is wrong with %s.%s", many(diagnosis.Topics, "topic"), where)
+	a.out.note("Nothing is wrong with %s.%s", texts.Many(diagnosis.Topics, "topic"), where)
 	return nil
 }
 

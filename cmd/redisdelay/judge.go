@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
@@ -78,10 +79,10 @@ func judge(s admin.Stats) (level, string) {
 	}
 	for _, g := range s.Groups {
 		if g.Suspects > 0 {
-			note(suspicious, "%s has %s", g.Group, many(g.Suspects, "suspect"))
+			note(suspicious, "%s has %s", g.Group, texts.Many(g.Suspects, "suspect"))
 		}
 		if g.Dead > 0 {
-			note(suspicious, "%s has %s", g.Group, many(g.Dead, "dead letter"))
+			note(suspicious, "%s has %s", g.Group, texts.Many(g.Dead, "dead letter"))
 		}
 	}
 	return worst, problem

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // states are the names of states in the tool.
@@ -211,7 +212,7 @@ func (a *app) noneFound(stats admin.Stats, state admin.State, group string, choo
 	if all == 0 {
 		return fmt.Sprintf("Topic %q has no messages in state %s%s.%s", stats.Topic, stateName(state), of, a.where())
 	}
-	text := fmt.Sprintf("None of %s of topic %q in state %s%s is chosen", many(all, "message"), stats.Topic, stateName(state), of)
+	text := fmt.Sprintf("None of %s of topic %q in state %s%s is chosen", texts.Many(all, "message"), stats.Topic, stateName(state), of)
 	if by := choose.String(); by != "" {
 		text += " by: " + by
 	}
@@ -224,7 +225,7 @@ func (a *app) noneFound(stats admin.Stats, state admin.State, group string, choo
 // otherMarshaler says what to do about payloads that cannot be read.
 func (a *app) otherMarshaler(n int) string {
 	other := map[string]string{"binary": "json", "json": "binary"}[a.marshaler.value]
-	return fmt.Sprintf("%s could not be read with --marshaler %s. If the publishers use another Marshaler, try --marshaler %s.", many(n, "message"), a.marshaler.value, other)
+	return fmt.Sprintf("%s could not be read with --marshaler %s. If the publishers use another Marshaler, try --marshaler %s.", texts.Many(n, "message"), a.marshaler.value, other)
 }
 
 // show prints a message, in any state or only as a dead letter.
@@ -285,7 +286,7 @@ func (a *app) show(ctx context.Context, topic, name string, by naming, view payl
 			text += stamp(p.At)
 		}
 		if p.Deliveries > 0 {
-			text += ", failed " + many(p.Deliveries, "delivery")
+			text += ", failed " + texts.Many(p.Deliveries, "delivery")
 		}
 		say("state", "%s", strings.Replace(text, "deliverys", "deliveries", 1))
 		if p.Reason != "" {
@@ -362,15 +363,15 @@ func (v *payloadView) lines(m admin.Message) []string {
 	case m.Err != nil:
 		return []string{"payload      cannot be read: " + m.Err.Error()}
 	case v.none:
-		return []string{fmt.Sprintf("payload      %s, hidden", many(len(m.Payload), "byte"))}
+		return []string{fmt.Sprintf("payload      %s, hidden", texts.Many(len(m.Payload), "byte"))}
 	}
 	text, form, isCut := v.text(m.Payload)
-	lines := []string{fmt.Sprintf("payload      %s, %s", many(len(m.Payload), "byte"), form)}
+	lines := []string{fmt.Sprintf("payload      %s, %s", texts.Many(len(m.Payload), "byte"), form)}
 	for _, line := range strings.Split(text, "\n") {
 		lines = append(lines, "  "+line)
 	}
 	if isCut {
-		lines = append(lines, fmt.Sprintf("  … cut; --cut 0 shows all %s bytes", count(len(m.Payload))))
+		lines = append(lines, fmt.Sprintf("  … cut; --cut 0 shows all %s bytes", texts.Number(len(m.Payload))))
 	}
 	return lines
 }
@@ -381,7 +382,7 @@ func (v *payloadView) short(m admin.Message) string {
 	case m.Err != nil:
 		return "cannot be read: " + cut(m.Err.Error(), 40)
 	case v.none:
-		return many(len(m.Payload), "byte")
+		return texts.Many(len(m.Payload), "byte")
 	case v.as == "hex" || v.as == "auto" && !utf8.Valid(m.Payload):
 		return cut(hex.EncodeToString(m.Payload[:min(len(m.Payload), 40)]), 40)
 	}

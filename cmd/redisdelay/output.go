@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/jsontext"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // clean returns text without characters that could control a terminal or mislead its reader: each
@@ -316,7 +317,7 @@ func plain(value any) any {
 func cell(value any) string {
 	switch v := plain(value).(type) {
 	case int:
-		return count(v)
+		return texts.Number(v)
 	case bool:
 		if v {
 			return "yes"
@@ -371,23 +372,6 @@ func ago(t, now time.Time) string {
 	default:
 		return "in " + span(-d)
 	}
-}
-
-// count returns a number with commas.
-func count(n int) string {
-	digits := strconv.Itoa(n)
-	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
-}
-
-// many returns a number of things, such as "1 message" or "5,000 messages".
-func many(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return count(n) + " " + thing + "s"
 }
 
 // cut returns at most n characters of a text.

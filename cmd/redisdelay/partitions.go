@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 func (a *app) partitionsCommand() *cobra.Command {
@@ -87,7 +88,7 @@ func stepText(p admin.Partitioning) string {
 
 func (a *app) sayPartitions(p admin.Partitioning) {
 	a.out.endProgress()
-	a.out.say(p, "Topic %q has %s.", p.Topic, many(p.Partitions, "partition"))
+	a.out.say(p, "Topic %q has %s.", p.Topic, texts.Many(p.Partitions, "partition"))
 	if a.out.json {
 		return
 	}

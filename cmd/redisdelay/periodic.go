@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/spf13/cobra"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 	"github.com/redisdelay/watermill-redisdelay/periodic"
 )
 
@@ -55,7 +56,7 @@ func (a *app) periodic(ctx context.Context, file string, check bool) (err error)
 		return refuse("%w", err)
 	}
 	if check {
-		a.out.say(checkedFile{file, len(schedules)}, "%s has %s, without a fault.", file, many(len(schedules), "schedule"))
+		a.out.say(checkedFile{file, len(schedules)}, "%s has %s, without a fault.", file, texts.Many(len(schedules), "schedule"))
 		return nil
 	}
 	publisher, err := a.publisher()

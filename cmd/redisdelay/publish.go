@@ -12,6 +12,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
@@ -119,12 +120,12 @@ func (a *app) publish(ctx context.Context, topic string, file []string, p publis
 	}
 	defer publisher.Close()
 	err = publisher.Publish(topic, msg)
-	a.record(ctx, operator, admin.Act{Action: "publish", Topic: topic, Detail: fmt.Sprintf("%s, UUID %s", many(len(payload), "byte"), p.uuid)}, err)
+	a.record(ctx, operator, admin.Act{Action: "publish", Topic: topic, Detail: fmt.Sprintf("%s, UUID %s", texts.Many(len(payload), "byte"), p.uuid)}, err)
 	if err != nil {
 		return err
 	}
 	said := published{topic, p.uuid, p.delayID, len(payload)}
-	a.out.say(said, "Published %s to topic %q, UUID %s.", many(len(payload), "byte"), topic, p.uuid)
+	a.out.say(said, "Published %s to topic %q, UUID %s.", texts.Many(len(payload), "byte"), topic, p.uuid)
 	return nil
 }
 

@@ -8,8 +8,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/spf13/cobra"
 
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 
@@ -54,15 +57,15 @@ func (a *app) schedule(ctx context.Context, topics []string) error {
 // maySchedule returns an error that names what the Redis user may not do, one of each server. A
 // scheduler would log it and go on, because permissions may come later.
 func (a *app) maySchedule(ctx context.Context, topics []string) error {
-	client, err := queue.NewClient(a.client)
+	client, err := servers.NewClient(a.client)
 	if err != nil {
 		return err
 	}
-	var permits queue.Permits
+	var permits rights.Permits
 	return a.topics(ctx, topics, func(_ *admin.Admin, topics []string) error {
 		for _, topic := range topics {
-			_, err := permits.Try(ctx, queue.NewTopic(client, *a.keyPrefix, topic), queue.Scheduling)
-			if errors.Is(err, queue.ErrForbidden) {
+			_, err := permits.Try(ctx, queue.NewTopic(client, *a.keyPrefix, topic), rights.Scheduling)
+			if errors.Is(err, redisdelay.ErrForbidden) {
 				return fmt.Errorf("schedule topic %q: %w", topic, err)
 			}
 		}

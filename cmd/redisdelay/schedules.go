@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 	"github.com/redisdelay/watermill-redisdelay/periodic"
 )
 
@@ -191,15 +192,15 @@ func (a *app) saySchedule(shown shownSchedule, zone *time.Location) {
 	s := shown.Schedule
 	a.sayPart("version", fmt.Sprint(s.Version))
 	a.sayPart("cursor", stamp(s.Cursor))
-	a.sayPart("waiting", many(s.Waiting, "occurrence"))
-	missed := many(s.Missed, "occurrence")
+	a.sayPart("waiting", texts.Many(s.Waiting, "occurrence"))
+	missed := texts.Many(s.Missed, "occurrence")
 	if !s.MissedAt.IsZero() {
 		missed += ", found at " + stamp(s.MissedAt)
 	}
 	a.sayPart("missed", missed)
-	a.sayPart("refused", many(shown.Counters.Refused, "occurrence")+" (all schedules of the topic)")
-	a.sayPart("skipped", many(shown.Counters.Skipped, "occurrence")+" (all schedules of the topic)")
-	a.sayPart("returned", many(shown.Counters.Returned, "time")+" (all schedules of the topic)")
+	a.sayPart("refused", texts.Many(shown.Counters.Refused, "occurrence")+" (all schedules of the topic)")
+	a.sayPart("skipped", texts.Many(shown.Counters.Skipped, "occurrence")+" (all schedules of the topic)")
+	a.sayPart("returned", texts.Many(shown.Counters.Returned, "time")+" (all schedules of the topic)")
 	if !s.Last.IsZero() {
 		a.sayPart("last due", stamp(s.Last))
 	}
@@ -236,10 +237,10 @@ type amended struct {
 
 func (a *app) pauseSchedule(ctx context.Context, operator *admin.Admin, topic, name string) error {
 	n, err := operator.PauseSchedule(context.WithoutCancel(ctx), topic, name)
-	a.record(ctx, operator, admin.Act{Action: "pause-schedule", Topic: topic, Schedule: name, Detail: many(n, "waiting occurrence") + " taken back"}, err)
+	a.record(ctx, operator, admin.Act{Action: "pause-schedule", Topic: topic, Schedule: name, Detail: texts.Many(n, "waiting occurrence") + " taken back"}, err)
 	if err == nil {
 		a.out.say(amended{topic, name, true, n}, "Schedule %q of topic %q is paused, and %s taken back.",
-			name, topic, many(n, "waiting occurrence"))
+			name, topic, texts.Many(n, "waiting occurrence"))
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // tailed is the object of a message in the command tail.
@@ -82,7 +83,7 @@ func (a *app) tail(ctx context.Context, topic string, t tailing) error {
 		a.out.note("%s", a.otherMarshaler(unreadable))
 	}
 	if told.Unseen > 0 && (t.limit == 0 || n < t.limit) {
-		a.out.note("About %s more became due, and were done with or cancelled between two looks.", many(told.Unseen, "message"))
+		a.out.note("About %s more became due, and were done with or cancelled between two looks.", texts.Many(told.Unseen, "message"))
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
@@ -320,7 +321,7 @@ func (a *app) find(ctx context.Context, operator *admin.Admin, topic, name strin
 		if byUUID {
 			what = "message with UUID"
 		}
-		err = fmt.Errorf("%s %q of topic %q: %w among %s in all states and groups", what, name, topic, admin.ErrNotFound, many(looked.all, "message"))
+		err = fmt.Errorf("%s %q of topic %q: %w among %s in all states and groups", what, name, topic, admin.ErrNotFound, texts.Many(looked.all, "message"))
 		if looked.unreadable > 0 {
 			err = fmt.Errorf("%w\n%s", err, a.otherMarshaler(looked.unreadable))
 		}
@@ -345,7 +346,7 @@ func (a *app) findUUID(ctx context.Context, operator *admin.Admin, topic, uuid s
 	look := func(group string, state admin.State) error {
 		return pages(ctx, operator, topic, admin.Query{Group: group, State: state, Limit: 1000}, func(m admin.Message) bool {
 			if looked.all++; looked.all%1000 == 0 {
-				a.out.progress("Looking for the UUID: %s", many(looked.all, "message"))
+				a.out.progress("Looking for the UUID: %s", texts.Many(looked.all, "message"))
 			}
 			if m.Err != nil {
 				looked.unreadable++

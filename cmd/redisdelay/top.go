@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 func (a *app) topCommand() *cobra.Command {
@@ -179,7 +180,7 @@ func (t *top) draw(out *os.File, rows []topRow, err error) {
 			problems++
 		}
 	}
-	head := fmt.Sprintf("redisdelay top: %s, %d with problems. Every %v; q quits.", many(len(rows), "topic"), problems, t.interval)
+	head := fmt.Sprintf("redisdelay top: %s, %d with problems. Every %v; q quits.", texts.Many(len(rows), "topic"), problems, t.interval)
 	if err != nil {
 		head = "Cannot read: " + clean(err.Error())
 	}

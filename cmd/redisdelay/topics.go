@@ -12,7 +12,8 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 func (a *app) topicsCommand() *cobra.Command {
@@ -159,10 +160,10 @@ func (a *app) addGroup(ctx context.Context, topic, group string, settings admin.
 	}
 	said := map[bool]string{true: "Group %q of topic %q exists.", false: "Added group %q of topic %q."}[did.Existed]
 	if did.TakenOver > 0 {
-		said += fmt.Sprintf(" It gets %s that came before it.", many(did.TakenOver, "message"))
+		said += fmt.Sprintf(" It gets %s that came before it.", texts.Many(did.TakenOver, "message"))
 	}
 	if did.Waited > 0 {
-		said += fmt.Sprintf(" It gets %s that waited for a group.", many(did.Waited, "message"))
+		said += fmt.Sprintf(" It gets %s that waited for a group.", texts.Many(did.Waited, "message"))
 	}
 	a.out.say(ofTopic{topic, did}, said, group, topic)
 	return nil
@@ -373,11 +374,11 @@ func (a *app) overview(ctx context.Context, named []string, do func(admin.Stats)
 
 // noteReplica says if the only server is a replica.
 func (a *app) noteReplica(ctx context.Context) {
-	client, err := queue.NewClient(a.client)
+	client, err := servers.NewClient(a.client)
 	if err != nil {
 		return
 	}
-	master, err := queue.NewTopic(client, *a.keyPrefix, "").ReplicaOf(ctx)
+	master, err := client.ReplicaOf(ctx, "")
 	if err == nil && master != "" {
 		a.out.note("Redis is a replica, where nothing can be published, delivered or scheduled: connect to its master, %s.", master)
 	}

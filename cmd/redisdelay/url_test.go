@@ -34,8 +34,9 @@ func told(t *testing.T, name, text string) *relaySettings {
 	return a.relaying
 }
 
-// servers has a function per setting that reads a URL. It returns the credentials and the address.
-var servers = map[string]func(r *relaySettings) (user credentials, where string, err error){
+// urlSettings has a function per setting that reads a URL. It returns the credentials and the
+// address.
+var urlSettings = map[string]func(r *relaySettings) (user credentials, where string, err error){
 	"redis": func(r *relaySettings) (credentials, string, error) {
 		o, err := r.redis.options()
 		if err != nil {
@@ -68,7 +69,7 @@ func FuzzURLs(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		for name, server := range servers {
+		for name, server := range urlSettings {
 			_, where, err := server(told(t, name, text))
 			if err != nil {
 				if !errors.Is(err, errRefused) || !strings.Contains(err.Error(), "--"+name) || len(err.Error()) > 1000 {
@@ -102,7 +103,7 @@ func FuzzURLsAsTheyShouldBe(f *testing.F) {
 		if net.ParseIP(host) == nil && strings.Trim(host, "abcdefghijklmnopqrstuvwxyz0123456789.-") != "" || host == "" || strings.Contains(password+user, "\x00") {
 			return // no host, or no value of a variable
 		}
-		for name, server := range servers {
+		for name, server := range urlSettings {
 			u := url.URL{Scheme: name, User: url.UserPassword(user, password), Host: net.JoinHostPort(host, strconv.Itoa(int(port)))}
 			text := strings.ReplaceAll(u.String(), ",", "%2C") // which divides the URLs of a list
 			found, where, err := server(told(t, name, text))

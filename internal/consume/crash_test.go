@@ -68,7 +68,7 @@ func (f *fleet) publish(n int, poison ...int) {
 func (f *fleet) start(w *worker) {
 	f.begun++
 	name := fmt.Sprint(f.begun)
-	w.m = NewMachine(Limits{Main: "main" + name, Second: "second" + name, Address: "mailbox|" + name, MaxInFlight: w.most,
+	w.m = NewMachine(Limits{Main: "main" + name, Second: "second" + name, MaxInFlight: w.most,
 		Lease: modelLease, MaxExtension: -1}, f.now)
 }
 
@@ -167,7 +167,7 @@ func (f *fleet) step(w *worker) {
 	}
 	f.take(w)
 	if !slices.ContainsFunc(w.flights, func(x *flight) bool { return !x.beside }) {
-		x, wake, e := w.m.Plan(f.now, modelPoll)
+		x, wake, e := w.m.Plan(f.now, modelPoll, Contact{Address: "mailbox|" + w.m.limits.Main})
 		f.effects(w, e)
 		w.wake = wake
 		f.send(w, x)

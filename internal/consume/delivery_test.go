@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 var errOver = errors.New("over")
@@ -23,7 +24,7 @@ type valueKey struct{}
 func newDelivery(t *testing.T) *Delivery {
 	client := redis.NewClient(&redis.Options{})
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
-	topic := queue.NewTopic(queue.MustClient(client), "p", "topic")
+	topic := queue.NewTopic(servers.MustClient(client), "p", "topic")
 	d := &Delivery{of: &Subscription{
 		Config: Config{Topic: topic},
 		group:  topic.Group("group"),

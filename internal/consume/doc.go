@@ -12,7 +12,7 @@
 //	answer.go       what an answer of Redis changes
 //	machine.go      the other events: messages taken, acked, nacked, expired; wake-ups; closing
 //	held.go         the messages that the subscription holds, their order and their leases
-//	lane.go, supply.go, taker.go, places.go, clock.go, dates.go, settlements.go, effects.go
+//	lane.go, supply.go, suspect.go, taker.go, places.go, clock.go, dates.go, settlements.go, effects.go
 //	                the parts of the machine's state
 //	budget.go       the places that several subscriptions share
 //	subscription.go the shell: goroutines, closing, effects

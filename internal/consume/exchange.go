@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 // link is how the subscription reaches Redis. Only Run uses the last fields, from failures on.
@@ -130,7 +132,7 @@ func (s *Subscription) readClaim(x *Exchange, i int, call *queue.Call, to *Claim
 		case c.Limit == 0: // Redis was to forget the lane, and has
 			return nil
 		}
-	case queue.Unreachable(err):
+	case servers.Unreachable(err):
 		to.Outcome = NoAnswer
 	default:
 		to.Outcome = Refused
@@ -206,5 +208,5 @@ func (s *Subscription) report(err error) {
 
 // pause is how long to wait after a failure.
 func (l *link) pause() time.Duration {
-	return jitter(min(25*time.Millisecond<<min(l.failures, 10), 5*time.Second))
+	return wake.Jitter(min(25*time.Millisecond<<min(l.failures, 10), 5*time.Second))
 }

@@ -9,8 +9,6 @@ import (
 // Limits are what a Machine is given once.
 type Limits struct {
 	Main, Second string        // names of the lanes
-	Address      string        // where the subscription is woken; set before each Plan
-	Worker       string        // of queue.Sign; set with Address. "": the subscription does not show itself
 	MaxInFlight  int           // most messages that the consumer has at once
 	Lease        time.Duration // how long a lease lasts without an extension
 	MaxExtension time.Duration // how much longer than Lease a handler may run; negative: no limit
@@ -18,11 +16,18 @@ type Limits struct {
 	SingleActive bool          // one subscription of the group claims, others stand by
 }
 
+// Contact is where a subscription is woken. It may be another at the next Plan.
+type Contact struct {
+	Address string
+	Worker  string // of queue.Sign for the address. "": the subscription does not show itself
+}
+
 // Machine decides for one subscription what to say to Redis, what to hand out, and when. It is
 // pure: the same events at the same times have the same effects. Its caller serialises all calls,
 // and carries out the Effects that they return.
 type Machine struct {
 	limits  Limits
+	contact Contact // of the last Plan
 	phase   Phase
 	talk    TalkState
 	places  Places

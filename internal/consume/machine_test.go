@@ -28,7 +28,7 @@ type driver struct {
 // drive returns the driver of a machine. Zero limits are the model's.
 func drive(t *testing.T, limits Limits) *driver {
 	t.Parallel()
-	limits.Main, limits.Second, limits.Address = "main", "second", "mailbox|1"
+	limits.Main, limits.Second = "main", "second"
 	if limits.Lease == 0 {
 		limits.Lease = modelLease
 	}
@@ -62,7 +62,7 @@ func (d *driver) suspects(n, expiries int) {
 }
 
 func (d *driver) plan() (*Exchange, time.Time) {
-	x, wake, e := d.Plan(d.now, modelPoll)
+	x, wake, e := d.Plan(d.now, modelPoll, Contact{Address: "mailbox|1"})
 	d.done(e)
 	return x, wake
 }

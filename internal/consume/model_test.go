@@ -85,7 +85,7 @@ type model struct {
 func newModel(t *rapid.T) *model {
 	now := time.UnixMilli(1_700_000_000_000)
 	limits := Limits{
-		Main: "main", Second: "second", Address: "mailbox|1",
+		Main: "main", Second: "second",
 		MaxInFlight:  rapid.SampledFrom([]int{1, 1, 2, 5, 40, 300}).Draw(t, "MaxInFlight"),
 		Lease:        modelLease,
 		MaxExtension: rapid.SampledFrom([]time.Duration{-1, modelOverrun}).Draw(t, "MaxExtension"),
@@ -225,7 +225,7 @@ func (h *model) plan() {
 	if h.main != nil {
 		return
 	}
-	x, wake, e := h.m.Plan(h.now, modelPoll)
+	x, wake, e := h.m.Plan(h.now, modelPoll, Contact{Address: "mailbox|1"})
 	h.effects(e)
 	if len(e.Overruns) > 0 {
 		h.overrun(e.Overruns)

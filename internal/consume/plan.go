@@ -52,7 +52,7 @@ type Exchange struct {
 // Plan returns the main lane's next exchange, or nil and when to call Plan again if no event comes
 // before. If both are nil and the zero time, the subscription is finished. No exchange of the main
 // lane may be under way. poll is when the next claim is due whatever is known; it should vary a
-// little.
+// little. Claims of the exchange name the contact.
 //
 // The order of these rules is the contract:
 //
@@ -64,7 +64,8 @@ type Exchange struct {
 //  4. Otherwise, messages that the consumer does not get in time go back, then a claim is made if
 //     one is wanted, and all settlements go along.
 //  5. Acks alone wait for others, until a millisecond after the last exchange.
-func (m *Machine) Plan(now time.Time, poll time.Duration) (x *Exchange, wake time.Time, _ Effects) {
+func (m *Machine) Plan(now time.Time, poll time.Duration, contact Contact) (x *Exchange, wake time.Time, _ Effects) {
+	m.contact = contact
 	extend := !now.Before(m.dates.extend)
 	if extend {
 		m.loseExpired(now)
@@ -96,7 +97,7 @@ func (m *Machine) Plan(now time.Time, poll time.Duration) (x *Exchange, wake tim
 		x.Settlements, m.untold = m.untold, Settlements{}
 	}
 	if len(x.Extend) > 0 && m.signs(now) {
-		x.Worker = m.limits.Worker
+		x.Worker = m.contact.Worker
 	}
 	if m.taker.state == Gone && len(x.Extend) == 0 { // nothing is on offer, and no lease is in doubt
 		m.answer(&m.judging.asked)
@@ -310,9 +311,9 @@ func (m *Machine) claim(now time.Time, l *Lane, c queue.Claim) *queue.Claim {
 	c.Epoch = m.epoch
 	c.Counts, m.counts = m.counts, queue.Counts{}
 	if l == &m.main { // the second lane is never woken
-		c.Address = m.limits.Address
+		c.Address = m.contact.Address
 		if m.signs(now) {
-			c.Worker = m.limits.Worker
+			c.Worker = m.contact.Worker
 		}
 	}
 	return l.ask(c)
@@ -320,7 +321,7 @@ func (m *Machine) claim(now time.Time, l *Lane, c queue.Claim) *queue.Claim {
 
 // signs reports whether the subscription is to show now that it lives, and counts that as done.
 func (m *Machine) signs(now time.Time) bool {
-	if m.limits.Worker == "" || now.Before(m.dates.sign) {
+	if m.contact.Worker == "" || now.Before(m.dates.sign) {
 		return false
 	}
 	m.dates.sign = now.Add(queue.SignInterval)

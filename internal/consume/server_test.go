@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
@@ -191,7 +192,7 @@ func inShellOf(t *testing.T, ctx context.Context, config Config, test func(t *te
 		s := &shell{t: t, ended: make(chan error, 1), server: &server{fakeRedis: newFakeRedis(0), counted: map[string]int{}}}
 		user := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 		user.AddHook(s.server)
-		client := queue.MustClient(user)
+		client := servers.MustClient(user)
 		mailbox, closeMailbox := wake.Open(client, "p")
 		unmarshal := config.Unmarshal
 		config.Unmarshal = func(topic string, body []byte) (*message.Message, error) {

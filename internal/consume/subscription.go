@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -14,13 +13,14 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 // Config is what a Subscription needs. The root package's SubscriberConfig documents the fields
 // that have the same names there.
 type Config struct {
-	Client    *queue.Client
+	Client    *servers.Client
 	Mailbox   *wake.Mailbox
 	Logger    watermill.LoggerAdapter
 	Topic     *queue.Topic
@@ -75,6 +75,7 @@ type Subscription struct {
 	link     link
 	endings  endings
 	receiver *wake.Receiver // of wake-ups; set by Run
+	contact  Contact        // the receiver's last; only Run uses it
 	share    *Share         // of Common.Budget, or nil
 	tooLate  tooLate
 }
@@ -330,15 +331,15 @@ func (s *Subscription) cutOff() error {
 }
 
 // plan returns the next exchange, or nil and when to plan again.
-func (s *Subscription) plan() (x *Exchange, wake time.Time) {
+func (s *Subscription) plan() (x *Exchange, next time.Time) {
 	if guard.Err(s.ctx) != nil {
 		s.close() // the function that waits for the end of ctx may run later
 	}
-	poll, address := jitter(s.Mailbox.Poll()), s.receiver.Address(s.link.ctx)
+	poll := wake.Jitter(s.Mailbox.Poll())
+	if address := s.receiver.Address(s.link.ctx); address != s.contact.Address {
+		s.contact = Contact{address, queue.Sign(address, s.LeaseDuration)}
+	}
 	s.step(func(m *Machine, now time.Time) (e Effects) {
-		if address != m.limits.Address {
-			m.limits.Address, m.limits.Worker = address, queue.Sign(address, s.LeaseDuration)
-		}
 		s.lost = slices.DeleteFunc(s.lost, func(l lost) bool {
 			outlived := l.outlived()
 			if outlived {
@@ -347,11 +348,11 @@ func (s *Subscription) plan() (x *Exchange, wake time.Time) {
 			return outlived
 		})
 		came := s.askForPlaces(now, false)
-		x, wake, e = m.Plan(now, poll)
+		x, next, e = m.Plan(now, poll, s.contact)
 		e.Wake |= came &^ Talk
 		return e
 	})
-	return x, wake
+	return x, next
 }
 
 // lost is a delivery whose lease was lost while the consumer, or the Unmarshaler, had its message.
@@ -385,11 +386,6 @@ func (s *Subscription) outlive(msg *message.Message) {
 		return
 	}
 	s.talk.send()
-}
-
-// jitter returns between 0.9 and 1.1 of d, so that subscriptions do not all act at once.
-func jitter(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
 }
 
 // endOverrun ends the delivery of a message whose handler, or Unmarshaler, has run for too long.

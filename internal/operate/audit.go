@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
 // Fault is a kind of violation.
@@ -110,7 +111,7 @@ func (a *audit) run(ctx context.Context) error {
 		return err
 	}
 	if len(removing) > 0 {
-		if _, err := new(queue.Permits).Try(ctx, a.topic.Topic, queue.Removing); err != nil {
+		if _, err := new(rights.Permits).Try(ctx, a.topic.Topic, rights.Removing); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // walk goes through a list of ready from the right to the left, and judges each entry. Places
@@ -131,7 +132,7 @@ func (a *audit) glance(ctx context.Context, group int, s *search) error {
 	const size = 1000
 	key := a.topic.Keys().Ready(a.all[group])
 	for from := 0; ; from += size {
-		entries, err := queue.AskKey(ctx, a.topic.Client(), key, func(ctx context.Context, c redis.UniversalClient) ([]string, error) {
+		entries, err := servers.AskKey(ctx, a.topic.Client(), key, func(ctx context.Context, c redis.UniversalClient) ([]string, error) {
 			return c.LRange(ctx, key, int64(-from-size), int64(-from-1)).Result()
 		})
 		if err != nil {

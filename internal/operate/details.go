@@ -10,7 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // Detail is what Stats does not tell about a group.
@@ -26,12 +27,12 @@ type Detail struct {
 // ReadDetails reads the details of groups, in pipelines. Dead letters count from a time on.
 // forbidden is the refusal of the user's commands, of which the details are missing. The details of
 // a node of a Cluster that does not answer are missing too.
-func ReadDetails(ctx context.Context, client *queue.Client, details []*Detail, since time.Time) (forbidden, err error) {
+func ReadDetails(ctx context.Context, client *servers.Client, details []*Detail, since time.Time) (forbidden, err error) {
 	from := strconv.FormatInt(since.UnixMilli(), 10)
-	for _, its := range queue.PerNode(ctx, client, details, (*Detail).key) {
+	for _, its := range servers.PerNode(ctx, client, details, (*Detail).key) {
 		for some := range slices.Chunk(its, together) {
 			refused, err := readDetails(ctx, client, some, from)
-			forbidden = queue.AllForbidden(forbidden, refused)
+			forbidden = refusal.AllForbidden(forbidden, refused)
 			if ends(ctx, client, err) {
 				return nil, err
 			}
@@ -46,12 +47,12 @@ func ReadDetails(ctx context.Context, client *queue.Client, details []*Detail, s
 func (d *Detail) key() string { return d.Topic.Key() }
 
 // readDetails reads the details of groups of one node in a pipeline.
-func readDetails(ctx context.Context, client *queue.Client, details []*Detail, from string) (forbidden, err error) {
+func readDetails(ctx context.Context, client *servers.Client, details []*Detail, from string) (forbidden, err error) {
 	type answers struct {
 		counts []*redis.IntCmd
 		scans  []*redis.ScanCmd
 	}
-	got, err := queue.AskKey(ctx, client, details[0].key(), func(ctx context.Context, c redis.UniversalClient) (a answers, err error) {
+	got, err := servers.AskKey(ctx, client, details[0].key(), func(ctx context.Context, c redis.UniversalClient) (a answers, err error) {
 		p := c.Pipeline()
 		for _, d := range details {
 			a.counts = append(a.counts, p.ZCount(ctx, d.Topic.Keys().Dead(d.Group), from, "+inf"))
@@ -65,9 +66,9 @@ func readDetails(ctx context.Context, client *queue.Client, details []*Detail, f
 	}
 	for i, d := range details {
 		for _, failed := range []error{got.counts[i].Err(), got.scans[i].Err()} {
-			switch failed = queue.Refused(failed); {
-			case errors.Is(failed, queue.ErrForbidden):
-				forbidden = queue.AllForbidden(forbidden, failed)
+			switch failed = refusal.Of(failed); {
+			case errors.Is(failed, refusal.ErrForbidden):
+				forbidden = refusal.AllForbidden(forbidden, failed)
 			case ends(ctx, client, failed):
 				return nil, failed
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
 )
 
 // facts are all that the indexes say about one message at one time.
@@ -183,7 +184,7 @@ func (t *Topic) owner(ctx context.Context, delayID string) (id string, free time
 		return nil
 	})
 	if err != nil {
-		return "", time.Time{}, queue.Refused(queue.NameWrongType(ctx, t.Client(), []string{names, taken}, err))
+		return "", time.Time{}, refusal.Of(queue.NameWrongType(ctx, t.Client(), []string{names, taken}, err))
 	}
 	if ms := int64(score.Val()); ms > 0 {
 		free = time.UnixMilli(ms)
@@ -198,7 +199,7 @@ func (t *Topic) find(ctx context.Context, ref Ref, id string) (found Found, gone
 		// Read first, because after this no removal begins without a change of the set.
 		removing, err := t.Removing(ctx)
 		if err != nil {
-			return queue.Refused(err)
+			return refusal.Of(err)
 		}
 		all, _, now, err := t.inspect(ctx, groups, inspection{ids: []string{id}, bodies: true})
 		if err != nil {

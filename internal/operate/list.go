@@ -11,6 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // State is the state of a message in a group.
@@ -139,11 +141,11 @@ func (t *Topic) Upcoming(ctx context.Context, group string, from time.Time, widt
 
 // Bodies returns the bodies of messages, nil for one that has none.
 func (t *Topic) Bodies(ctx context.Context, ids []string) ([][]byte, error) {
-	found, err := queue.AskKey(ctx, t.Client(), t.Key(), func(ctx context.Context, c redis.UniversalClient) ([]any, error) {
+	found, err := servers.AskKey(ctx, t.Client(), t.Key(), func(ctx context.Context, c redis.UniversalClient) ([]any, error) {
 		return c.HMGet(ctx, t.Keys().Messages(), ids...).Result()
 	})
 	if err != nil || len(found) != len(ids) {
-		return nil, queue.Refused(err)
+		return nil, refusal.Of(err)
 	}
 	bodies := make([][]byte, len(found))
 	for i, part := range found {

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // Mend mends a violation if that is safe, and returns what it did. It does nothing if the violation
@@ -21,7 +22,7 @@ func (t *Topic) Mend(ctx context.Context, v Violation) (did []string, err error)
 	case v.Fault == FaultRegistry:
 		return []string{"entered the topic in the registry"}, t.Enroll(ctx)
 	case v.Fault == FaultKey:
-		kept, err := queue.AskKey(ctx, t.Client(), v.name, func(ctx context.Context, c redis.UniversalClient) (bool, error) {
+		kept, err := servers.AskKey(ctx, t.Client(), v.name, func(ctx context.Context, c redis.UniversalClient) (bool, error) {
 			return c.Persist(ctx, v.name).Result()
 		})
 		if err != nil || !kept {

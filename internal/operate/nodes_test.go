@@ -11,6 +11,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
@@ -33,7 +34,7 @@ func TestCountsOfTopicsOnAllNodesWhileOneIsFrozen(t *testing.T) {
 						name = fmt.Sprintf("t%d", i)
 					}
 				}
-				topic := operate.NewTopic(queue.MustClient(client), "own", name)
+				topic := operate.NewTopic(servers.MustClient(client), "own", name)
 				require.NoError(t, topic.Register(t.Context(), "g", queue.GroupOptions{}))
 				topics = append(topics, topic)
 			}

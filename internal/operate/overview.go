@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 const (
@@ -135,6 +136,6 @@ func countWith(ctx context.Context, topics []*Topic, groups map[int]*queue.Group
 
 // ends tells whether an error of a call ends work on many topics, because the next call would not
 // be answered either.
-func ends(ctx context.Context, client *queue.Client, err error) bool {
-	return err != nil && (ctx.Err() != nil || queue.Unreachable(err) && !client.Cluster())
+func ends(ctx context.Context, client *servers.Client, err error) bool {
+	return err != nil && (ctx.Err() != nil || servers.Unreachable(err) && !client.Cluster())
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
@@ -17,7 +18,9 @@ import (
 func TestCountsSendNoMoreThanTheyHaveTo(t *testing.T) {
 	t.Parallel()
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		fresh := func(name string) *operate.Topic { return operate.NewTopic(queue.MustClient(s.Client), s.Prefix, name) }
+		fresh := func(name string) *operate.Topic {
+			return operate.NewTopic(servers.MustClient(s.Client), s.Prefix, name)
+		}
 		var topics []*operate.Topic
 		for i := range 3 {
 			name := fmt.Sprintf("t%d", i)
@@ -50,7 +53,7 @@ func TestCountsSendNoMoreThanTheyHaveTo(t *testing.T) {
 func TestACountInStepsBeginsAgainWithoutWhatItHas(t *testing.T) {
 	t.Parallel()
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		topic := operate.NewTopic(queue.MustClient(s.Client), s.Prefix, "t")
+		topic := operate.NewTopic(servers.MustClient(s.Client), s.Prefix, "t")
 		for i := range 101 {
 			require.NoError(t, topic.Register(t.Context(), fmt.Sprintf("g%03d", i), queue.GroupOptions{}))
 		}

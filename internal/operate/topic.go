@@ -8,13 +8,14 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // Topic is a handle on a topic for operators. Safe for concurrent use.
 type Topic struct{ *queue.Topic }
 
 // NewTopic returns a handle. It does not talk to Redis.
-func NewTopic(client *queue.Client, prefix, name string) *Topic {
+func NewTopic(client *servers.Client, prefix, name string) *Topic {
 	return &Topic{queue.NewTopic(client, prefix, name)}
 }
 

@@ -10,6 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // Worker is a subscription, and what it has in hand. Of one that has leases but has not shown
@@ -32,11 +34,11 @@ func (t *Topic) Workers(ctx context.Context) ([]Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	now, err := queue.AskMaster(ctx, t.Client(), t.Key(), func(ctx context.Context, c redis.UniversalClient) (time.Time, error) {
+	now, err := servers.AskMaster(ctx, t.Client(), t.Key(), func(ctx context.Context, c redis.UniversalClient) (time.Time, error) {
 		return c.Time(ctx).Result()
 	})
 	if err != nil {
-		return nil, queue.Refused(err)
+		return nil, refusal.Of(err)
 	}
 	var all []Worker
 	for some := range slices.Chunk(groups.Names, together) {
@@ -113,7 +115,7 @@ func (t *Topic) hashes(ctx context.Context, keys []string) ([]map[string]string,
 			return err
 		})
 		if err != nil {
-			return nil, queue.Refused(err)
+			return nil, refusal.Of(err)
 		}
 		for i, scan := range scans {
 			if scan == nil {

@@ -12,13 +12,14 @@ import (
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
 // Config is what an Engine needs. Evicts and RelistFailed are called under no lock, and
 // concurrently.
 type Config struct {
 	Topic func(name string) *queue.Topic // returns a new handle on a topic
-	Work  queue.Work                     // what the server's user has to be allowed
+	Work  rights.Work                    // what the server's user has to be allowed
 	// Abandoned tells whether the client may still read the messages of an earlier call; nil: it
 	// never does.
 	Abandoned func() bool
@@ -42,7 +43,7 @@ type Engine struct {
 	config  Config
 	id      string // of this publisher, in Redis
 	ids     *queue.IDs
-	permits queue.Permits
+	permits rights.Permits
 	batches batches
 
 	// calls is the context of calls to Redis: a caller's context ends its own wait only.
@@ -107,14 +108,6 @@ func (e *Engine) begin(name string) (*topic, error) {
 		e.topics[name] = t
 	}
 	return t, nil
-}
-
-// Waiting returns how many batches wait in a topic's line, for tests.
-func (e *Engine) Waiting(name string) int {
-	e.mu.Lock()
-	t := e.topics[name]
-	e.mu.Unlock()
-	return t.line.waiting()
 }
 
 // Close refuses new calls, and waits for CloseTimeout until calls under way have ended. Then it

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
@@ -19,8 +21,8 @@ func TestATopicThatTheRegistryOfAClusterHasLostIsEnteredAgain(t *testing.T) {
 	const prefix = "redisdelay"
 	client := redistest.StartCluster(t).Client(t)
 	e := NewEngine(Config{
-		Topic:        func(name string) *queue.Topic { return queue.NewTopic(queue.MustClient(client), prefix, name) },
-		Work:         queue.Publishing,
+		Topic:        func(name string) *queue.Topic { return queue.NewTopic(servers.MustClient(client), prefix, name) },
+		Work:         rights.Publishing,
 		CloseTimeout: time.Minute,
 		Relists:      true,
 		RelistFailed: func(topic string, err error) { t.Error(topic, err) },
@@ -68,10 +70,10 @@ func TestAnEndedCallIsNoEndOfTheCallersContext(t *testing.T) {
 func TestABatchWhoseCallWasAbandonedIsNotUsedAgain(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	client := queue.MustClient(cluster.Client(t))
+	client := servers.MustClient(cluster.Client(t))
 	e := NewEngine(Config{
 		Topic:        func(name string) *queue.Topic { return queue.NewTopic(client, "own", name) },
-		Work:         queue.Publishing,
+		Work:         rights.Publishing,
 		Abandoned:    client.Abandoned,
 		CloseTimeout: time.Minute,
 	})

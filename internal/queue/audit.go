@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // auditLength is about how many entries the audit log keeps.
@@ -19,7 +22,7 @@ type Audited struct {
 }
 
 // Audit adds an entry to the audit log of a prefix.
-func Audit(ctx context.Context, client *Client, prefix string, fields map[string]string) error {
+func Audit(ctx context.Context, client *servers.Client, prefix string, fields map[string]string) error {
 	err := client.Call(func(c redis.UniversalClient) error {
 		return c.XAdd(ctx, &redis.XAddArgs{Stream: AuditLog(prefix), MaxLen: auditLength, Approx: true, Values: fields}).Err()
 	})
@@ -27,12 +30,12 @@ func Audit(ctx context.Context, client *Client, prefix string, fields map[string
 }
 
 // AuditBefore returns entries of the audit log before an ID, or the newest for "", newest first.
-func AuditBefore(ctx context.Context, client *Client, prefix, before string, count int) (found []Audited, err error) {
+func AuditBefore(ctx context.Context, client *servers.Client, prefix, before string, count int) (found []Audited, err error) {
 	end := "+"
 	if before != "" {
 		end = "(" + before
 	}
-	entries, err := AskKey(ctx, client, AuditLog(prefix), func(ctx context.Context, c redis.UniversalClient) ([]redis.XMessage, error) {
+	entries, err := servers.AskKey(ctx, client, AuditLog(prefix), func(ctx context.Context, c redis.UniversalClient) ([]redis.XMessage, error) {
 		return c.XRevRangeN(ctx, AuditLog(prefix), end, "-", int64(count)).Result()
 	})
 	if err != nil {
@@ -56,5 +59,5 @@ func auditError(prefix, what, command string, err error) error {
 	if wrongType(err) {
 		err = fmt.Errorf("the key %q has to be a stream: %w", AuditLog(prefix), err)
 	}
-	return RefusedTo(what, command, err, keyRule(prefix))
+	return refusal.To(what, command, err, refusal.Keys(prefix))
 }

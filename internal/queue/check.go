@@ -1,12 +1,8 @@
 package queue
 
 import (
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // DefaultPrefix begins all keys unless the user sets another prefix.
@@ -45,25 +41,4 @@ func CheckPrefix(prefix string) error {
 		return fmt.Errorf("%q has a brace, which would change the hash tag of every key", prefix)
 	}
 	return nil
-}
-
-// notReady begins the errors of a server that takes no call for now, or none over a new connection.
-// Such an error does not say whether the server has carried out an earlier attempt.
-var notReady = []string{"LOADING ", "BUSY ", "NOAUTH ", "WRONGPASS ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "READONLY ", "MOVED ", "ASK "}
-
-// Unreachable tells whether an error says nothing about the call, only that the server did not
-// answer or was not ready.
-func Unreachable(err error) bool {
-	var server redis.Error
-	switch {
-	case err == nil, errors.Is(err, ErrForbidden), errors.Is(err, ErrLayout), errors.Is(err, ErrTopicMode):
-		return false // the server has answered
-	case !errors.As(err, &server):
-		return true
-	case redis.IsReadOnlyError(err): // in a script of Redis 6.2 the error begins otherwise
-		return true
-	}
-	return slices.ContainsFunc(notReady, func(prefix string) bool {
-		return strings.HasPrefix(server.Error(), prefix)
-	})
 }

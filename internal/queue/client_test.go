@@ -9,58 +9,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 type (
-	single    struct{ *redis.Client }
-	cluster   struct{ *redis.ClusterClient }
-	ring      struct{ *redis.Ring }
-	universal struct{ redis.UniversalClient }
-	deeper    struct{ cluster }
+	single  struct{ *redis.Client }
+	cluster struct{ *redis.ClusterClient }
+	deeper  struct{ cluster }
 )
-
-func TestCheckClient(t *testing.T) {
-	t.Parallel()
-	client := redis.NewClient(&redis.Options{})
-	defer client.Close()
-	clusterClient := redis.NewClusterClient(&redis.ClusterOptions{})
-	defer clusterClient.Close()
-	ringClient := redis.NewRing(&redis.RingOptions{})
-	defer ringClient.Close()
-	var fromReplicas []*redis.ClusterClient
-	for _, options := range []*redis.ClusterOptions{{ReadOnly: true}, {RouteByLatency: true}, {RouteRandomly: true}} {
-		c := redis.NewClusterClient(options)
-		defer c.Close()
-		fromReplicas = append(fromReplicas, c)
-	}
-	for _, usable := range []redis.UniversalClient{client, single{client}, &single{client}, clusterClient, cluster{clusterClient}, &deeper{cluster{clusterClient}}} {
-		require.NoError(t, queue.CheckClient(usable), "%T", usable)
-	}
-	for _, refused := range []struct {
-		client redis.UniversalClient
-		says   string
-	}{
-		{nil, "is nil"},
-		{(*redis.Client)(nil), "nil *redis.Client"},
-		{(*redis.ClusterClient)(nil), "nil *redis.ClusterClient"},
-		{(*single)(nil), "nil *queue_test.single"},
-		{single{}, "embeds nil"},
-		{&deeper{}, "embeds nil"},
-		{ringClient, "*redis.Ring"},
-		{&ring{ringClient}, "*redis.Ring"},
-		{fromReplicas[0], "reads from replicas"},
-		{fromReplicas[1], "reads from replicas"},
-		{fromReplicas[2], "reads from replicas"},
-		{cluster{fromReplicas[0]}, "reads from replicas"},
-		{universal{client}, "is a queue_test.universal, whose methods do not tell"},
-		{universal{clusterClient}, "pass a *redis.Client, a *redis.ClusterClient, or a struct that embeds one"},
-		{universal{}, "whose methods do not tell"},
-	} {
-		require.ErrorContains(t, queue.CheckClient(refused.client), refused.says)
-		require.Panics(t, func() { queue.MustClient(refused.client) })
-	}
-}
 
 // A struct is no key of a map if one of its fields is none.
 func TestAClientThatCannotBeComparedLoadsScripts(t *testing.T) {
@@ -87,7 +44,7 @@ func TestAWrappedClientOfOneServerWorksAsTheClientDoes(t *testing.T) {
 		require.EqualValues(t, 200, seen.longest)
 		master, err := topic.Master(ctx)
 		require.NoError(t, err)
-		require.Equal(t, queue.OnlyServer, master)
+		require.Equal(t, servers.OnlyServer, master)
 	})
 }
 
@@ -147,18 +104,7 @@ func delivers(t *testing.T, s redistest.Server) {
 	require.NoError(t, topic.PublishWithin(ctx, "p", 1, []queue.Message{{ID: id, Due: queue.In(0), Body: []byte("x")}}, queue.Limit{}))
 	call := topic.Group("g").ClaimCall(queue.Claim{Subscription: "s", Number: 1, Limit: 1, Lease: time.Minute, Bytes: 1})
 	require.NoError(t, do(ctx, s.Client, call))
-	server, err := topic.Server(ctx)
+	server, err := topic.Client().Server(ctx, topic.Key())
 	require.NoError(t, err)
 	require.Less(t, server.Clock.Abs(), time.Minute)
-}
-
-func TestDatabaseOfAClient(t *testing.T) {
-	t.Parallel()
-	one := redis.NewClient(&redis.Options{DB: 3})
-	defer one.Close()
-	several := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"server:6379"}})
-	defer several.Close()
-	require.Equal(t, 3, queue.MustClient(one).Database())
-	require.Equal(t, 3, queue.MustClient(struct{ *redis.Client }{one}).Database())
-	require.Zero(t, queue.MustClient(several).Database())
 }

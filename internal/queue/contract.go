@@ -42,7 +42,7 @@ var (
 	noSection  = regexp.MustCompile(`^-- (KEYS|ARGV|REPLY|CONSTANTS)\b`)
 	entry      = regexp.MustCompile(`^--   (\w+) +(\w[\w ]*):( |$)`)
 	constant   = regexp.MustCompile(`^--   (\w+) = (.*?)(  .*)?$`)
-	refusal    = regexp.MustCompile(`\{"(\w+)"\}`)
+	refusing   = regexp.MustCompile(`\{"(\w+)"\}`)
 	direct     = regexp.MustCompile(`#KEYS\b|#ARGV\b|\bKEYS\[|\bARGV\[\d`)
 	eachOf     = regexp.MustCompile(`^( *)--@each (\w+) (\w+)((?: \w+)+)$`)
 	luaWords   = strings.Fields("and break do else elseif end false for function if in local nil not or repeat return then true until while")
@@ -92,7 +92,7 @@ func readContract(text string, fault func(format string, args ...any)) *contract
 		}
 		if what == "" || !strings.HasPrefix(line, "--   ") {
 			what = ""
-			for _, m := range refusal.FindAllStringSubmatch(line, -1) {
+			for _, m := range refusing.FindAllStringSubmatch(line, -1) {
 				c.refusals = append(c.refusals, m[1])
 			}
 			continue

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 const header = `-- new: is for a test.
@@ -135,7 +136,7 @@ func TestACallNamesWhatItPasses(t *testing.T) {
 		} {
 			err := draft(&queue.CancelScript, on, pairs...)
 			require.ErrorContains(t, err, want)
-			require.False(t, queue.Unreachable(err), "a repeat would be in vain")
+			require.False(t, servers.Unreachable(err), "a repeat would be in vain")
 		}
 		each := func(want string, add func(d *queue.Draft)) {
 			t.Helper()

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // Data in Redis may have been changed by hand. Nothing read there ends the process. The program
@@ -151,7 +153,7 @@ func FuzzTurns(f *testing.F) {
 		if unused == "" {
 			reply[4] = unused // which is no list
 		}
-		topic := NewTopic(new(Client), "p", "t")
+		topic := NewTopic(new(servers.Client), "p", "t")
 		turn, stale, err := topic.ReadTurn(replied(reply[:min(max(parts, 0), 5)]...), &Groups{})
 		if err == nil && !stale && turn.Wait < -1 {
 			t.Errorf("%q is read as %+v", reply, turn)

@@ -1,6 +1,10 @@
 package queue
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
+)
 
 var (
 	// ErrInvalidConfig means that a configuration was refused.
@@ -8,18 +12,14 @@ var (
 	// ErrClosed means that a Publisher or Subscriber was closed.
 	ErrClosed = errors.New("closed")
 	// ErrLayout means that the topic was written by an incompatible version.
-	ErrLayout = errors.New("topic has another layout version")
+	ErrLayout = servers.Answer("topic has another layout version")
 	// ErrTopicMode means that the topic has a stream where it should have none, or none where it
 	// should have one.
-	ErrTopicMode = errors.New("topic is of another mode")
+	ErrTopicMode = servers.Answer("topic is of another mode")
 	// ErrGroupMode means that the consumer group has the other setting of SingleActive.
 	ErrGroupMode = errors.New("consumer group has another setting of SingleActive")
 	// ErrUnregistered means that the consumer group does not exist, or no longer.
 	ErrUnregistered = errors.New("consumer group is not registered")
-	// ErrForbidden means that the server's user lacks a permission, or the server a command.
-	ErrForbidden = errors.New("forbidden by Redis")
-	// ErrServerFull means that the server is at its memory limit and takes nothing more.
-	ErrServerFull = errors.New("the Redis server is full: it is at its maxmemory")
 	// ErrNotFound means that there is no such topic, group or message.
 	ErrNotFound = errors.New("not found")
 	// ErrExists means that another message has the delay id.

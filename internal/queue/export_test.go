@@ -75,8 +75,5 @@ func (t *Topic) JoinCall(group string, options GroupOptions, window string) *Cal
 // Overwrite has the handle remember a set of groups.
 func (t *Topic) Overwrite(groups *Groups) { t.remember(groups) }
 
-// Commands are those that the work takes.
-func (w Work) Commands() []string { return w.commands() }
-
 // ReadRecurring is readRecurring.
 var ReadRecurring = readRecurring

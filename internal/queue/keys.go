@@ -173,10 +173,13 @@ func NewTopics(prefix string, database int) string {
 func MailboxChannel(prefix, id string) string { return prefix + ":mailbox:" + id }
 
 // ShardedMailbox names a sharded channel on which a process is woken. It is in the slot of a topic.
-// The scripts tell sharded channels by the brace.
+// The scripts tell sharded channels by the brace, and Go code by servers.Sharded.
 func ShardedMailbox(prefix, id, topic string) string {
 	return MailboxChannel(prefix, id) + ":{" + encodeTopic(topic) + "}"
 }
 
-// Sharded tells whether a mailbox's channel is a sharded one.
-func Sharded(channel string) bool { return strings.Contains(channel, "{") }
+// MailboxRule returns the ACL rule that allows the channels of all mailboxes.
+func MailboxRule(prefix string) string { return "&" + MailboxChannel(prefix, "*") }
+
+// TopicsRule returns the ACL rule that allows the channel of new topics, of any database.
+func TopicsRule(prefix string) string { return "&" + prefix + ":new-topics:*" }

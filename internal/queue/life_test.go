@@ -17,6 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
@@ -25,7 +27,7 @@ import (
 // live takes messages through every transition, of several topics, with the wake-ups between
 // processes.
 func live(t *testing.T, s redistest.Server) {
-	m, closeMailbox := wake.Open(queue.MustClient(s.Client), s.Prefix)
+	m, closeMailbox := wake.Open(servers.MustClient(s.Client), s.Prefix)
 	defer closeMailbox()
 	for i := range 3 { // on a cluster, each is in a slot of its own
 		w := newWorld(t, s, fmt.Sprintf("topic {%d}", i), "a", "b")
@@ -47,7 +49,7 @@ func (w *world) live(m *wake.Mailbox) {
 		r.Connected(w.Client)
 	}
 	w.topic = topicOf(w.Client, w.Prefix, w.topic.Name) // of another process
-	_, err := new(queue.Permits).Try(ctx, w.topic.Topic, queue.Consuming)
+	_, err := new(rights.Permits).Try(ctx, w.topic.Topic, rights.Consuming)
 	require.NoError(w.t, err)
 	require.Equal(w.t, queue.Holder, w.promote(holder.Address).Role)
 	require.Equal(w.t, queue.Standby, w.promote(standby.Address).Role)
@@ -251,7 +253,7 @@ func TestPublishWakesAReceiverOfAMailbox(t *testing.T) {
 			redistest.Both(t, func(t *testing.T, s redistest.Server) {
 				s.Prefix += prefix
 				w := newWorld(t, s, "topic", "a")
-				m, closeMailbox := wake.Open(queue.MustClient(s.Client), s.Prefix)
+				m, closeMailbox := wake.Open(servers.MustClient(s.Client), s.Prefix)
 				defer closeMailbox()
 				subscriber, scheduler := queuetest.Receive(t, m), queuetest.Receive(t, m)
 				subscriber.Connected(s.Client)

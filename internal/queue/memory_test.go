@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
@@ -30,7 +31,7 @@ func TestPublishToAFullServerPublishesNothing(t *testing.T) {
 	full()
 	w.unchanged(func() {
 		for _, messages := range [][]message{{now("x")}, {in("x", time.Hour)}, {now("x"), in("y", time.Hour)}} {
-			require.ErrorIs(t, w.topic.Publish(ctx, "P", 1, w.make(messages...)), queue.ErrServerFull)
+			require.ErrorIs(t, w.topic.Publish(ctx, "P", 1, w.make(messages...)), refusal.ErrServerFull)
 		}
 	})
 	require.NoError(t, w.Client.ConfigSet(ctx, "maxmemory", "0").Err())
@@ -50,8 +51,8 @@ func TestRepeatedPublishToAFullServerSucceeds(t *testing.T) {
 func TestNewTopicOnAFullServerFails(t *testing.T) {
 	w, full := fullWorld(t)
 	full()
-	require.ErrorIs(t, w.topic.Publish(ctx, "P", 1, w.make(now("x"))), queue.ErrServerFull)
-	require.ErrorIs(t, w.topic.Register(ctx, "a", standard), queue.ErrServerFull)
+	require.ErrorIs(t, w.topic.Publish(ctx, "P", 1, w.make(now("x"))), refusal.ErrServerFull)
+	require.ErrorIs(t, w.topic.Register(ctx, "a", standard), refusal.ErrServerFull)
 	require.Empty(t, w.dump())
 }
 
@@ -65,7 +66,7 @@ func TestGroupOfAFullServer(t *testing.T) {
 		require.NoError(t, topic.Register(ctx, "a", standard))
 		_, err := topicOf(w.Client, w.Prefix, "topic").Groups(ctx)
 		require.NoError(t, err)
-		require.ErrorIs(t, w.topic.Register(ctx, "new", standard), queue.ErrServerFull)
+		require.ErrorIs(t, w.topic.Register(ctx, "new", standard), refusal.ErrServerFull)
 	})
 }
 

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // Partitioning is the number of partitions of a topic, as operators have set it.
@@ -21,9 +24,9 @@ type Partitioning struct {
 func (p Partitioning) Most() int { return max(p.Count, p.Before, p.Next) }
 
 // PartitioningOf returns the number of partitions of a topic, zero if nobody has set it.
-func PartitioningOf(ctx context.Context, client *Client, prefix, topic string) (p Partitioning, err error) {
+func PartitioningOf(ctx context.Context, client *servers.Client, prefix, topic string) (p Partitioning, err error) {
 	key := Partitionings(prefix)
-	text, err := AskMaster(ctx, client, key, func(ctx context.Context, c redis.UniversalClient) (string, error) {
+	text, err := servers.AskMaster(ctx, client, key, func(ctx context.Context, c redis.UniversalClient) (string, error) {
 		text, err := c.HGet(ctx, key, topic).Result()
 		if errors.Is(err, redis.Nil) {
 			err = nil
@@ -42,16 +45,16 @@ func PartitioningOf(ctx context.Context, client *Client, prefix, topic string) (
 }
 
 // PartitioningTime returns the time by the clock of the server that has the numbers of partitions.
-func PartitioningTime(ctx context.Context, client *Client, prefix string) (time.Time, error) {
-	now, err := AskMaster(ctx, client, Partitionings(prefix), func(ctx context.Context, c redis.UniversalClient) (time.Time, error) {
+func PartitioningTime(ctx context.Context, client *servers.Client, prefix string) (time.Time, error) {
+	now, err := servers.AskMaster(ctx, client, Partitionings(prefix), func(ctx context.Context, c redis.UniversalClient) (time.Time, error) {
 		return c.Time(ctx).Result()
 	})
-	return now, RefusedTo("read the server's clock", "time", err)
+	return now, refusal.To("read the server's clock", "time", err)
 }
 
 // Taken tells of some delay IDs whether a message of the topic has them.
 func (t *Topic) Taken(ctx context.Context, delayIDs []string) ([]bool, error) {
-	return AskMaster(ctx, t.client, t.Key(), func(ctx context.Context, c redis.UniversalClient) ([]bool, error) {
+	return servers.AskMaster(ctx, t.client, t.Key(), func(ctx context.Context, c redis.UniversalClient) ([]bool, error) {
 		var now *redis.TimeCmd
 		frees := make([]*redis.FloatCmd, len(delayIDs))
 		_, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -76,13 +79,13 @@ func (t *Topic) Taken(ctx context.Context, delayIDs []string) ([]bool, error) {
 }
 
 // SetPartitioning sets the number of partitions of a topic, or forgets it if Count is 0.
-func SetPartitioning(ctx context.Context, client *Client, prefix, topic string, p Partitioning) error {
+func SetPartitioning(ctx context.Context, client *servers.Client, prefix, topic string, p Partitioning) error {
 	key := Partitionings(prefix)
 	command, text := "hset", fmt.Sprintf("%d %d %d %d", p.Count, p.Before, p.Next, p.Since.UnixMilli())
 	if p.Count == 0 {
 		command = "hdel"
 	}
-	_, err := AskKey(ctx, client, key, func(ctx context.Context, c redis.UniversalClient) (int64, error) {
+	_, err := servers.AskKey(ctx, client, key, func(ctx context.Context, c redis.UniversalClient) (int64, error) {
 		if p.Count == 0 {
 			return c.HDel(ctx, key, topic).Result()
 		}
@@ -95,5 +98,5 @@ func partitioningError(prefix, what, command string, err error) error {
 	if wrongType(err) {
 		err = fmt.Errorf("the key %q has to be a hash: %w", Partitionings(prefix), err)
 	}
-	return RefusedTo(what, command, err, keyRule(prefix))
+	return refusal.To(what, command, err, refusal.Keys(prefix))
 }

@@ -6,11 +6,14 @@ import (
 	"fmt"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // Listed tells whether the topic is in the registry.
 func (t *Topic) Listed(ctx context.Context) (bool, error) {
-	listed, err := AskKey(ctx, t.client, Registry(t.prefix), func(ctx context.Context, c redis.UniversalClient) (bool, error) {
+	listed, err := servers.AskKey(ctx, t.client, Registry(t.prefix), func(ctx context.Context, c redis.UniversalClient) (bool, error) {
 		return c.SIsMember(ctx, Registry(t.prefix), t.Name).Result()
 	})
 	return listed, registryError(t.prefix, "look for the topic in the registry", "sismember", err)
@@ -23,7 +26,7 @@ func (t *Topic) Enroll(ctx context.Context) error {
 	if err != nil || known {
 		return err
 	}
-	_, err = AskKey(ctx, t.client, Registry(t.prefix), func(ctx context.Context, c redis.UniversalClient) (int64, error) {
+	_, err = servers.AskKey(ctx, t.client, Registry(t.prefix), func(ctx context.Context, c redis.UniversalClient) (int64, error) {
 		return c.SAdd(ctx, Registry(t.prefix), t.Name).Result()
 	})
 	if err != nil {
@@ -31,26 +34,26 @@ func (t *Topic) Enroll(ctx context.Context) error {
 	}
 	// If another process has just added it, that may have crashed before its announcement.
 	channel := t.newTopics()
-	_, err = AskMaster(ctx, t.client, Registry(t.prefix), func(ctx context.Context, c redis.UniversalClient) (int64, error) {
+	_, err = servers.AskMaster(ctx, t.client, Registry(t.prefix), func(ctx context.Context, c redis.UniversalClient) (int64, error) {
 		return c.Publish(ctx, channel, t.Name).Result() // where all listen
 	})
-	return RefusedTo(fmt.Sprintf("announce the topic on channel %q", channel), "publish", err, TopicsRule(t.prefix))
+	return refusal.To(fmt.Sprintf("announce the topic on channel %q", channel), "publish", err, TopicsRule(t.prefix))
 }
 
 // newTopics names the channel on which the topic is announced.
 func (t *Topic) newTopics() string { return NewTopics(t.prefix, t.client.Database()) }
 
 // PingRegistry returns an error if the server that has the registry does not answer.
-func PingRegistry(ctx context.Context, client *Client, prefix string) error {
-	_, err := AskMaster(ctx, client, Registry(prefix), func(ctx context.Context, c redis.UniversalClient) (string, error) {
+func PingRegistry(ctx context.Context, client *servers.Client, prefix string) error {
+	_, err := servers.AskMaster(ctx, client, Registry(prefix), func(ctx context.Context, c redis.UniversalClient) (string, error) {
 		return c.Ping(ctx).Result()
 	})
 	return err
 }
 
 // ListedOf returns those of some names that are in the registry.
-func ListedOf(ctx context.Context, client *Client, prefix string, names []string) (listed []string, err error) {
-	listed, err = AskKey(ctx, client, Registry(prefix), func(ctx context.Context, c redis.UniversalClient) (listed []string, err error) {
+func ListedOf(ctx context.Context, client *servers.Client, prefix string, names []string) (listed []string, err error) {
+	listed, err = servers.AskKey(ctx, client, Registry(prefix), func(ctx context.Context, c redis.UniversalClient) (listed []string, err error) {
 		found := make([]*redis.BoolCmd, len(names))
 		_, err = c.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for i, name := range names {
@@ -107,7 +110,7 @@ func (t *Topic) exists(ctx context.Context) (bool, error) {
 
 // Unlist removes a name from the registry.
 func (t *Topic) Unlist(ctx context.Context, name string) error {
-	_, err := AskKey(ctx, t.client, Registry(t.prefix), func(ctx context.Context, c redis.UniversalClient) (int64, error) {
+	_, err := servers.AskKey(ctx, t.client, Registry(t.prefix), func(ctx context.Context, c redis.UniversalClient) (int64, error) {
 		return c.SRem(ctx, Registry(t.prefix), name).Result()
 	})
 	return registryError(t.prefix, "take the topic out of the registry", "srem", err)
@@ -115,12 +118,12 @@ func (t *Topic) Unlist(ctx context.Context, name string) error {
 
 // TopicsFrom returns some names of the registry, and the cursor of the next; 0 begins and ends. A
 // name may come twice. A name that is added or removed meanwhile may come or not.
-func TopicsFrom(ctx context.Context, client *Client, prefix string, cursor uint64, count int) (names []string, next uint64, err error) {
+func TopicsFrom(ctx context.Context, client *servers.Client, prefix string, cursor uint64, count int) (names []string, next uint64, err error) {
 	type page struct {
 		names []string
 		next  uint64
 	}
-	got, err := AskKey(ctx, client, Registry(prefix), func(ctx context.Context, c redis.UniversalClient) (p page, err error) {
+	got, err := servers.AskKey(ctx, client, Registry(prefix), func(ctx context.Context, c redis.UniversalClient) (p page, err error) {
 		p.names, p.next, err = c.SScan(ctx, Registry(prefix), cursor, "", int64(count)).Result()
 		return p, err
 	})
@@ -128,7 +131,7 @@ func TopicsFrom(ctx context.Context, client *Client, prefix string, cursor uint6
 }
 
 // Topics calls f with the name of every topic in the registry, in no order. A name may come twice.
-func Topics(ctx context.Context, client *Client, prefix string, f func(topic string)) error {
+func Topics(ctx context.Context, client *servers.Client, prefix string, f func(topic string)) error {
 	for cursor := uint64(0); ; {
 		names, next, err := TopicsFrom(ctx, client, prefix, cursor, 1000)
 		if err != nil {
@@ -149,5 +152,5 @@ func registryError(prefix, what, command string, err error) error {
 	if wrongType(err) {
 		err = fmt.Errorf("the key %q has to be a set: %w", Registry(prefix), err)
 	}
-	return RefusedTo(what, command, err, keyRule(prefix))
+	return refusal.To(what, command, err, refusal.Keys(prefix))
 }

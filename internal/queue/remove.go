@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // RemoveUnused removes groups whose expiry has passed, in one pipeline. It removes about a thousand
@@ -44,7 +46,7 @@ func (t *Topic) RemoveIdle(ctx context.Context, group string, limit time.Duratio
 // groups that was read before contains them. The copies that new groups make of a window are among
 // them, because they are removed unless their group comes.
 func (t *Topic) Removing(ctx context.Context) (removing []string, err error) {
-	idle, err := AskKey(ctx, t.client, t.Key(), func(ctx context.Context, c redis.UniversalClient) ([]redis.Z, error) {
+	idle, err := servers.AskKey(ctx, t.client, t.Key(), func(ctx context.Context, c redis.UniversalClient) ([]redis.Z, error) {
 		return c.ZRangeByScoreWithScores(ctx, t.keys.Idle(), &redis.ZRangeBy{Min: "-inf", Max: "+inf"}).Result()
 	})
 	if redis.HasErrorPrefix(err, "WRONGTYPE") {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 const (
@@ -35,13 +37,13 @@ func (t *Topic) AwaitReplicas(ctx context.Context, publisher string, number uint
 			return nil
 		case errors.Is(err, errGone):
 			return fmt.Errorf("%w: %w", ErrNotReplicated, err)
-		case ctx.Err() != nil || !time.Now().Before(end) || err != nil && !Unreachable(err):
+		case ctx.Err() != nil || !time.Now().Before(end) || err != nil && !servers.Unreachable(err):
 			if err != nil {
 				return fmt.Errorf("%w: asked for %d replicas: %w", ErrNotReplicated, replicas, err)
 			}
 			return fmt.Errorf("%w: %d of %d replicas have it after %v", ErrNotReplicated, have, replicas, timeout)
 		}
-		t.client.findNodes(ctx, err)       // another node may have the topic now
+		t.client.FindNodes(ctx, err)       // another node may have the topic now
 		if time.Since(began) < waitPause { // errors, and servers that do not wait, answer sooner
 			select {
 			case <-time.After(waitPause):
@@ -59,9 +61,9 @@ func (t *Topic) AwaitReplicas(ctx context.Context, publisher string, number uint
 // the call, so that no failover lost it. A node's client does not redirect a part of a pipeline.
 func (t *Topic) countReplicas(ctx context.Context, publisher string, number uint64, replicas int, left time.Duration) (int64, error) {
 	key := t.keys.Publisher(publisher)
-	return AskMaster(ctx, t.client, key, func(ctx context.Context, c redis.UniversalClient) (int64, error) {
+	return servers.AskMaster(ctx, t.client, key, func(ctx context.Context, c redis.UniversalClient) (int64, error) {
 		step := min(left, waitStep)
-		if timeout := c.(single).Options().ReadTimeout; timeout > 0 {
+		if timeout := servers.ReadTimeout(c); timeout > 0 {
 			step = min(step, timeout/2)
 		}
 		pipe := c.Pipeline()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
@@ -207,7 +208,7 @@ func TestNoAnswerIsUnreachable(t *testing.T) {
 	defer cancel()
 	err := do(soon, client, w.topic.ResignCall("a|b"), w.topic.ResignCall("a|c"))
 	require.Error(t, err)
-	require.True(t, queue.Unreachable(err))
+	require.True(t, servers.Unreachable(err))
 }
 
 func TestAReplicaThatTakesNoWritesIsUnreachable(t *testing.T) {
@@ -216,9 +217,9 @@ func TestAReplicaThatTakesNoWritesIsUnreachable(t *testing.T) {
 		"READONLY You can't write against a read only replica.",
 		"ERR Error running script (call to f_0): @user_script:1: -READONLY You can't write against a read only replica.", // Redis 6.2
 	} {
-		require.True(t, queue.Unreachable(proto(text)), text)
+		require.True(t, servers.Unreachable(proto(text)), text)
 	}
-	require.False(t, queue.Unreachable(proto("ERR READONLY is no command")))
+	require.False(t, servers.Unreachable(proto("ERR READONLY is no command")))
 }
 
 // proto is an error as a server sends it.
@@ -271,7 +272,7 @@ func requireNoReplies(t *testing.T, client redis.UniversalClient, text string) {
 	calls = append(calls, group.ReleaseCalls([]*queue.Leased{{ID: "z", Token: "y"}})...)
 	err := do(ctx, client, calls...)
 	require.ErrorContains(t, err, text)
-	require.True(t, queue.Unreachable(err))
+	require.True(t, servers.Unreachable(err))
 	for _, c := range calls {
 		require.ErrorIs(t, c.Err(), err)
 	}
@@ -490,5 +491,5 @@ func TestServerThatIsGoneMidwayIsReported(t *testing.T) {
 	require.NoError(t, client.Close())
 	_, err := w.topic.Expire(ctx)
 	require.Truef(t, errors.Is(err, redis.ErrClosed), "%v", err)
-	require.True(t, queue.Unreachable(err))
+	require.True(t, servers.Unreachable(err))
 }

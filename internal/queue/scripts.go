@@ -55,7 +55,6 @@ var (
 	resignScript  = load("resign")
 	faultScript   = load("fault")
 	removeScript  = load("remove")
-	permitScript  = load("permit")
 	resumeScript  = load("resume")
 
 	// These are for groups with SingleActive.
@@ -71,6 +70,8 @@ var (
 	// These are for topics with a stream.
 	openStreamScript    = load("open_stream")
 	promoteStreamScript = load("promote_stream")
+
+	PermitScript = load("permit") // for package rights
 
 	// These are for package operate.
 	CancelScript     = load("cancel")

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // Seat is the place of the active subscription of a group with SingleActive.
@@ -17,7 +19,7 @@ type Seat struct {
 
 // Seats returns the seat of a group in each of several topics. It reads the topics of one master by
 // one pipeline. An error means that some could not be read.
-func Seats(ctx context.Context, client *Client, prefix, group string, topics []string) ([]Seat, error) {
+func Seats(ctx context.Context, client *servers.Client, prefix, group string, topics []string) ([]Seat, error) {
 	places := make([]int, len(topics))
 	for i := range places {
 		places[i] = i
@@ -25,8 +27,8 @@ func Seats(ctx context.Context, client *Client, prefix, group string, topics []s
 	keys := func(place int) Keys { return NewKeys(prefix, topics[place]) }
 	active := func(place int) string { return keys(place).Active() }
 	seats := make([]Seat, len(topics))
-	for _, part := range PerNode(ctx, client, places, active) {
-		read, err := AskKey(ctx, client, active(part[0]), func(ctx context.Context, c redis.UniversalClient) ([]Seat, error) {
+	for _, part := range servers.PerNode(ctx, client, places, active) {
+		read, err := servers.AskKey(ctx, client, active(part[0]), func(ctx context.Context, c redis.UniversalClient) ([]Seat, error) {
 			owners, standbys, workers := make([]*redis.StringCmd, len(part)), make([]*redis.ZSliceCmd, len(part)), make([]*redis.MapStringStringCmd, len(part))
 			var now *redis.TimeCmd
 			_, _ = c.Pipelined(ctx, func(p redis.Pipeliner) error { // its error may be that a field is missing

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 func TestSeatsTellWhoIsActiveAndWhoIsWokenNext(t *testing.T) {
@@ -19,7 +20,7 @@ func TestSeatsTellWhoIsActiveAndWhoIsWokenNext(t *testing.T) {
 		for i, name := range []string{"GONE", "NEXT", "LAST"} {
 			require.NoError(t, w.Client.HSet(ctx, w.keys.Workers("a"), name, fmt.Sprint("0 0 0 1 - - - box|", i+1)).Err())
 		}
-		client, err := queue.NewClient(w.Client)
+		client, err := servers.NewClient(w.Client)
 		require.NoError(t, err)
 		seats := func() []queue.Seat {
 			seats, err := queue.Seats(ctx, client, w.Prefix, "a", []string{w.topic.Name, "none"})

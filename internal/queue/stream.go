@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // These limits are what one call moves into a stream at most. A call takes the server about a
@@ -23,7 +25,7 @@ type StreamOptions struct {
 // NewStreamTopic returns a handle on a topic whose due messages go into the Redis Stream of its
 // name. The first use makes the topic one with a stream, unless it has messages, or groups, even in
 // removal. NewStreamTopic does not talk to Redis.
-func NewStreamTopic(client *Client, prefix, name string, options StreamOptions) *Topic {
+func NewStreamTopic(client *servers.Client, prefix, name string, options StreamOptions) *Topic {
 	t := NewTopic(client, prefix, name)
 	t.stream = &options
 	return t

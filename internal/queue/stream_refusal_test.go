@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
@@ -89,9 +90,9 @@ func TestAFullServerRefusesNewMessagesAndMovesDueOnes(t *testing.T) {
 	full()
 	w.unchanged(func() {
 		for _, messages := range [][]message{{now("x")}, {in("x", time.Hour)}, {now("x"), in("y", time.Hour)}} {
-			require.ErrorIs(t, w.topic.Publish(ctx, "P", 1, w.makeEntries(messages...)), queue.ErrServerFull)
+			require.ErrorIs(t, w.topic.Publish(ctx, "P", 1, w.makeEntries(messages...)), refusal.ErrServerFull)
 		}
-		require.ErrorIs(t, only(fresh.Groups(ctx)), queue.ErrServerFull)
+		require.ErrorIs(t, only(fresh.Groups(ctx)), refusal.ErrServerFull)
 		require.NoError(t, only(streamTopicOf(w.Client, w.Prefix, w.topic.Name, kept).Groups(ctx)))
 	})
 	require.Equal(t, queue.Holder, w.promote("s|1").Role)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // memory is how long Redis remembers the last numbered call of a publisher or subscription, to
@@ -19,7 +21,7 @@ const memory = time.Hour
 type Topic struct {
 	Name string
 
-	client *Client
+	client *servers.Client
 	prefix string
 	keys   Keys
 	stream *StreamOptions // nil: the handle does not publish into a stream
@@ -124,7 +126,7 @@ func CeilMillis(d time.Duration) int64 {
 }
 
 // NewTopic returns a handle. It does not talk to Redis.
-func NewTopic(client *Client, prefix, name string) *Topic {
+func NewTopic(client *servers.Client, prefix, name string) *Topic {
 	return &Topic{Name: name, client: client, prefix: prefix, keys: NewKeys(prefix, name)}
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
@@ -281,7 +283,7 @@ func TestTopicsListsTheRegistry(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		list := func() []string {
 			var found []string
-			require.NoError(t, queue.Topics(ctx, queue.MustClient(s.Client), s.Prefix, func(topic string) { found = append(found, topic) }))
+			require.NoError(t, queue.Topics(ctx, servers.MustClient(s.Client), s.Prefix, func(topic string) { found = append(found, topic) }))
 			slices.Sort(found)
 			return slices.Compact(found)
 		}
@@ -314,7 +316,7 @@ func TestNothingIsDoneForATopicThatCannotBeRegistered(t *testing.T) {
 		require.ErrorContains(t, err, "WRONGTYPE")
 		require.ErrorContains(t, topic.Register(ctx, "a", standard), "WRONGTYPE")
 		require.ErrorContains(t, topic.Publish(ctx, "P", 1, nil), "WRONGTYPE")
-		require.Error(t, queue.Topics(ctx, queue.MustClient(s.Client), s.Prefix, func(string) {}))
+		require.Error(t, queue.Topics(ctx, servers.MustClient(s.Client), s.Prefix, func(string) {}))
 		keys, err := s.Client.Keys(ctx, s.Prefix+"*").Result()
 		require.NoError(t, err)
 		require.Equal(t, []string{queue.Registry(s.Prefix)}, keys)
@@ -357,19 +359,19 @@ func TestCheckTopic(t *testing.T) {
 
 func TestUnreachable(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		require.False(t, queue.Unreachable(nil))
-		for _, err := range []error{queue.ErrForbidden, queue.ErrLayout, queue.ErrTopicMode} {
-			require.False(t, queue.Unreachable(fmt.Errorf("topic: %w", err)), "the server has answered")
+		require.False(t, servers.Unreachable(nil))
+		for _, err := range []error{refusal.ErrForbidden, queue.ErrLayout, queue.ErrTopicMode} {
+			require.False(t, servers.Unreachable(fmt.Errorf("topic: %w", err)), "the server has answered")
 		}
-		require.False(t, queue.Unreachable(w.Client.Do(ctx, "NOT A COMMAND").Err()))
+		require.False(t, servers.Unreachable(w.Client.Do(ctx, "NOT A COMMAND").Err()))
 		closed := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 		defer closed.Close()
-		require.True(t, queue.Unreachable(closed.Ping(ctx).Err()))
-		require.True(t, queue.Unreachable(context.DeadlineExceeded))
+		require.True(t, servers.Unreachable(closed.Ping(ctx).Err()))
+		require.True(t, servers.Unreachable(context.DeadlineExceeded))
 		for _, said := range []string{"MOVED 1 127.0.0.1:1", "ASK 1 127.0.0.1:1", "TRYAGAIN x", "CLUSTERDOWN x", "READONLY x"} {
 			err := w.Client.Eval(ctx, "return redis.error_reply(ARGV[1])", nil, said).Err()
 			require.Error(t, err)
-			require.True(t, queue.Unreachable(err), said)
+			require.True(t, servers.Unreachable(err), said)
 		}
 	}, "a")
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
@@ -48,7 +50,7 @@ func TestAHookThatFailsIsAnErrorOfEachCall(t *testing.T) {
 				}
 				err := do(ctx, client, calls...)
 				require.ErrorContains(t, err, c.want)
-				require.True(t, queue.Unreachable(err), "it says nothing about the call")
+				require.True(t, servers.Unreachable(err), "it says nothing about the call")
 				for _, call := range calls {
 					require.ErrorContains(t, call.Err(), c.want)
 				}
@@ -57,13 +59,13 @@ func TestAHookThatFailsIsAnErrorOfEachCall(t *testing.T) {
 				"Listed":   func() error { _, err := topic.Listed(ctx); return err },
 				"Enroll":   func() error { return topic.Enroll(ctx) },
 				"Unlist":   func() error { return topic.Unlist(ctx, "t") },
-				"Topics":   func() error { return queue.Topics(ctx, queue.MustClient(client), "own", func(string) {}) },
+				"Topics":   func() error { return queue.Topics(ctx, servers.MustClient(client), "own", func(string) {}) },
 				"Removing": func() error { _, err := topic.Removing(ctx); return err },
-				"Server":   func() error { _, err := topic.Server(ctx); return err },
+				"Server":   func() error { _, err := topic.Client().Server(ctx, topic.Key()); return err },
 				"replicas": func() error { return topic.AwaitReplicas(ctx, "publisher", 1, 1, 1) },
-				"permits":  func() error { _, err := new(queue.Permits).Try(ctx, topic.Topic, queue.Scheduling); return err },
+				"permits":  func() error { _, err := new(rights.Permits).Try(ctx, topic.Topic, rights.Scheduling); return err },
 				"nodes": func() error {
-					_, err := queue.AskMaster(ctx, queue.MustClient(client), "own", func(ctx context.Context, c redis.UniversalClient) (string, error) {
+					_, err := servers.AskMaster(ctx, servers.MustClient(client), "own", func(ctx context.Context, c redis.UniversalClient) (string, error) {
 						return c.Ping(ctx).Result()
 					})
 					return err

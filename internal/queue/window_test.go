@@ -12,6 +12,8 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
 )
 
@@ -309,7 +311,7 @@ func (w *world) half(all []string) (step func() error) {
 	w.publishNow(all...)
 	window := w.window()
 	step = func() error {
-		return queue.Do(ctx, queue.MustClient(w.Client), w.topic.JoinCall("b", windowed(time.Minute), window))
+		return queue.Do(ctx, servers.MustClient(w.Client), w.topic.JoinCall("b", windowed(time.Minute), window))
 	}
 	require.NoError(w.t, step())
 	require.Len(w.t, w.ready(window+":b"), 1000)
@@ -323,9 +325,9 @@ func TestACopyOnAFullServerWaits(t *testing.T) {
 	step := w.half(all)
 	full()
 	w.unchanged(func() {
-		require.ErrorIs(t, step(), queue.ErrServerFull)
+		require.ErrorIs(t, step(), refusal.ErrServerFull)
 		_, err := w.topic.Join(ctx, "b", windowed(time.Minute))
-		require.ErrorIs(t, err, queue.ErrServerFull)
+		require.ErrorIs(t, err, refusal.ErrServerFull)
 	})
 	require.NoError(t, w.Client.ConfigSet(ctx, "maxmemory", "0").Err())
 	require.Equal(t, queue.Registered{Taken: 2300}, w.join("b"))

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // Worker is a subscription, as it shows itself to operators.
@@ -114,7 +116,7 @@ func ReadWorker(subscription, text string) Worker {
 // SignOff removes a subscription that has ended from the workers of its group.
 func (g *Group) SignOff(ctx context.Context, subscription string) error {
 	workers := g.topic.keys.Workers(g.Name)
-	_, err := AskKey(ctx, g.topic.client, workers, func(ctx context.Context, c redis.UniversalClient) (int64, error) {
+	_, err := servers.AskKey(ctx, g.topic.client, workers, func(ctx context.Context, c redis.UniversalClient) (int64, error) {
 		return c.HDel(ctx, workers, subscription).Result()
 	})
 	return err

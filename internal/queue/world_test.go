@@ -16,6 +16,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
@@ -450,15 +451,15 @@ func (w *world) purge() (more bool) {
 
 // topicOf is operate.NewTopic with any client.
 func topicOf(client redis.UniversalClient, prefix, name string) *operate.Topic {
-	return operate.NewTopic(queue.MustClient(client), prefix, name)
+	return operate.NewTopic(servers.MustClient(client), prefix, name)
 }
 
 // streamTopicOf is queue.NewStreamTopic with any client.
 func streamTopicOf(client redis.UniversalClient, prefix, name string, options queue.StreamOptions) *operate.Topic {
-	return &operate.Topic{Topic: queue.NewStreamTopic(queue.MustClient(client), prefix, name, options)}
+	return &operate.Topic{Topic: queue.NewStreamTopic(servers.MustClient(client), prefix, name, options)}
 }
 
 // do is queue.Do with any client.
 func do(ctx context.Context, client redis.UniversalClient, calls ...*queue.Call) error {
-	return queue.Do(ctx, queue.MustClient(client), calls...)
+	return queue.Do(ctx, servers.MustClient(client), calls...)
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
@@ -261,7 +263,7 @@ var transitions = map[string]func(w *world) (call func() error){
 		return run(w, w.topic.PromoteCall(groups, "channel|1", time.Minute))
 	},
 	"permit": func(w *world) func() error {
-		return func() error { return only(new(queue.Permits).Try(ctx, w.topic.Topic, queue.Consuming)) }
+		return func() error { return only(new(rights.Permits).Try(ctx, w.topic.Topic, rights.Consuming)) }
 	},
 	"fault": func(w *world) func() error {
 		return func() error { return w.topic.NoteFault(ctx, errors.New("x")) }
@@ -428,10 +430,10 @@ func TestKeyOfAWrongTypeIsNamed(t *testing.T) {
 			func() error { return w.topic.Enroll(ctx) },
 			func() error { return w.topic.Delist(ctx) },
 			func() error {
-				return only(queue.ListedOf(ctx, queue.MustClient(w.Client), w.Prefix, []string{"topic"}))
+				return only(queue.ListedOf(ctx, servers.MustClient(w.Client), w.Prefix, []string{"topic"}))
 			},
 			func() error {
-				return queue.Topics(ctx, queue.MustClient(w.Client), w.Prefix, func(string) {})
+				return queue.Topics(ctx, servers.MustClient(w.Client), w.Prefix, func(string) {})
 			})
 		require.NoError(t, w.topic.Enroll(ctx))
 	})

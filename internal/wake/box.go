@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
 )
 
 // box is a Pub/Sub channel of a Mailbox, with one connection. Without a Cluster a Mailbox has one
@@ -28,10 +29,10 @@ type box struct {
 
 	// Guarded by Mailbox.mu:
 	channel string // in a Cluster a sharded one, until a server turns out to have none
-	server  string // the address of the master on which it listens; queue.OnlyServer without a Cluster
+	server  string // the address of the master on which it listens; servers.OnlyServer without a Cluster
 	users   int    // receivers, calls of Permitted, and without a Cluster the Mailbox; the box ends with the last
 	kept    bool   // one of the users is a call of Permitted that has ended; the next open takes its place
-	denied  error  // queue.ErrForbidden while the server's user may not listen, else nil
+	denied  error  // refusal.ErrForbidden while the server's user may not listen, else nil
 }
 
 // open returns the box on a server, with one user more. If there is none, it makes one, which
@@ -116,7 +117,7 @@ func (b *box) wakeReceivers() {
 
 // deny notes for Permitted whether the last SUBSCRIBE was refused.
 func (b *box) deny(err error) {
-	if !errors.Is(err, queue.ErrForbidden) {
+	if !errors.Is(err, refusal.ErrForbidden) {
 		err = nil
 	}
 	b.mailbox.mu.Lock()
@@ -161,7 +162,7 @@ func (b *box) listenToServer() {
 	pubsub, err := subscribe(b.running, m.client, nil, b.channel, m.rule)
 	b.deny(err)
 	close(b.asked)
-	for errors.Is(err, queue.ErrForbidden) && b.running.Err() == nil {
+	for errors.Is(err, refusal.ErrForbidden) && b.running.Err() == nil {
 		select {
 		case <-b.running.Done():
 		case <-time.After(connectAgain): // the user may get the permission; go-redis asks only once

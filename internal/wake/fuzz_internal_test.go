@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // Anybody may publish on a mailbox's channel.
@@ -24,7 +24,7 @@ func FuzzWakeUps(f *testing.F) {
 	stop()
 	f.Fuzz(func(t *testing.T, payload string) {
 		var woken []string
-		m := &Mailbox{client: queue.MustClient(client), running: closed, receivers: map[string]*Receiver{"1": {wake: func(argument string, looked func()) {
+		m := &Mailbox{client: servers.MustClient(client), running: closed, receivers: map[string]*Receiver{"1": {wake: func(argument string, looked func()) {
 			woken = append(woken, argument)
 			if looked != nil {
 				looked()

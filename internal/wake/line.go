@@ -8,14 +8,15 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // line receives what comes on a channel of a Cluster, over a connection to the master of a key. It
 // tests that connection by a PING each second. If the node does not answer, or has the key no
 // more, the line connects to the key's new master.
 type line struct {
-	client  *queue.Client
+	client  *servers.Client
 	key     string
 	channel string
 	sharded string // a sharded channel in the key's slot, which is used where the server has such; or ""
@@ -46,7 +47,7 @@ func (l *line) listen(ctx context.Context) <-chan any {
 			}
 			switch err := l.stay(ctx, node, events); {
 			case err == nil, ctx.Err() != nil: // the key has another master, or nobody listens any more
-			case errors.Is(err, queue.ErrForbidden): // the user may get the permission
+			case errors.Is(err, refusal.ErrForbidden): // the user may get the permission
 				pause(ctx, connectAgain)
 			default:
 				pause(ctx, connectSoon)
@@ -71,7 +72,7 @@ func pause(ctx context.Context, d time.Duration) {
 
 // stay passes on the events of a connection to a node. It returns nil when the client knows another
 // master of the key.
-func (l *line) stay(ctx context.Context, node queue.Node, events chan<- any) error {
+func (l *line) stay(ctx context.Context, node servers.Node, events chan<- any) error {
 	ctx, cancel := context.WithCancel(ctx) // its end closes the connection
 	defer cancel()
 	pubsub, channel, err := l.connect(ctx, node)
@@ -135,7 +136,7 @@ var testText = strings.Repeat("redisdelay", 5)
 
 // connect subscribes a new connection, to the sharded channel if there is one and the server has
 // the command.
-func (l *line) connect(ctx context.Context, node queue.Node) (pubsub *redis.PubSub, channel string, err error) {
+func (l *line) connect(ctx context.Context, node servers.Node) (pubsub *redis.PubSub, channel string, err error) {
 	channels := []string{l.channel}
 	if l.sharded != "" {
 		channels = []string{l.sharded, l.channel}
@@ -148,7 +149,7 @@ func (l *line) connect(ctx context.Context, node queue.Node) (pubsub *redis.PubS
 		if pubsub != nil {
 			_ = pubsub.Close()
 		}
-		if !queue.LacksCommand(err) {
+		if !refusal.LacksCommand(err) {
 			break
 		}
 	}
@@ -158,7 +159,7 @@ func (l *line) connect(ctx context.Context, node queue.Node) (pubsub *redis.PubS
 // receive passes on what a connection brings, until it fails.
 func (l *line) receive(ctx context.Context, pubsub *redis.PubSub, incoming chan<- any) error {
 	for {
-		event, err := queue.Ask(l.client, func(redis.UniversalClient) (any, error) { return pubsub.Receive(ctx) })
+		event, err := servers.Ask(l.client, func(redis.UniversalClient) (any, error) { return pubsub.Receive(ctx) })
 		if server := redis.Error(nil); err != nil && !errors.As(err, &server) { // it may refuse PING, which shows that it lives
 			return err
 		}

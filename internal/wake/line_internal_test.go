@@ -11,14 +11,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 // lineTo returns a line for a topic, and its events.
 func lineTo(t *testing.T, client redis.UniversalClient) (*line, <-chan any) {
-	topic := queue.NewTopic(queue.MustClient(client), "own", "t")
+	topic := queue.NewTopic(servers.MustClient(client), "own", "t")
 	l := &line{
-		client: queue.MustClient(client), key: topic.Key(), rule: queue.MailboxRule("own"),
+		client: servers.MustClient(client), key: topic.Key(), rule: queue.MailboxRule("own"),
 		channel: queue.MailboxChannel("own", queue.Token()), sharded: queue.ShardedMailbox("own", queue.Token(), "t"),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -42,7 +43,7 @@ func connectedTo(t *testing.T, events <-chan any, node *redistest.Instance) (cha
 	})
 	client := node.Client(t)
 	publish := client.Publish
-	if queue.Sharded(channel) {
+	if servers.Sharded(channel) {
 		publish = client.SPublish
 	}
 	require.EqualValues(t, 1, publish(t.Context(), channel, "receiver").Val())
@@ -70,18 +71,18 @@ func TestALineFollowsItsKeyToTheReplicaThatTakesOver(t *testing.T) {
 
 func TestALineFollowsItsKeyToAnotherMaster(t *testing.T) {
 	t.Parallel()
-	servers := map[string][]string{"sharded": nil, "not sharded": {"--rename-command", "SSUBSCRIBE", ""}}
+	kinds := map[string][]string{"sharded": nil, "not sharded": {"--rename-command", "SSUBSCRIBE", ""}}
 	if redistest.Start(t).Client(t).SPublish(t.Context(), "own", "").Err() != nil { // as Redis 6.2
-		servers = map[string][]string{"not sharded": nil}
+		kinds = map[string][]string{"not sharded": nil}
 	}
-	for name, args := range servers {
+	for name, args := range kinds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cluster := redistest.StartCluster(t, args...)
 			client := cluster.Client(t)
 			_, events := lineTo(t, client)
 			owner, replica := cluster.Owner("{t}")
-			require.Equal(t, name == "sharded", queue.Sharded(connectedTo(t, events, owner)))
+			require.Equal(t, name == "sharded", servers.Sharded(connectedTo(t, events, owner)))
 			require.NoError(t, replica.Client(t).ClusterFailover(t.Context()).Err())
 			learns(t, client, replica)
 			connectedTo(t, events, replica)
@@ -130,7 +131,7 @@ func (e *endless) AfterFunc(func()) func() bool {
 func TestALineKeepsNothingOfAConnectionThatHasEnded(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	client := queue.MustClient(cluster.Client(t))
+	client := servers.MustClient(cluster.Client(t))
 	l := &line{client: client, key: "{t}", channel: "channel"}
 	node, err := client.Node(t.Context(), l.key)
 	require.NoError(t, err)
@@ -160,7 +161,7 @@ func TestALineThatEndsAsksForNoMaster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	client := &reloads{ClusterClient: cluster.Client(t)}
-	l := &line{client: queue.MustClient(client), key: "{t}", channel: "channel"}
+	l := &line{client: servers.MustClient(client), key: "{t}", channel: "channel"}
 	ctx, cancel := context.WithCancel(t.Context())
 	events := l.listen(ctx)
 	require.NoError(t, (<-events).(connected).err)

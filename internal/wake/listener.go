@@ -8,7 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // healthCheck is how long a Pub/Sub connection goes between two tests.
@@ -27,7 +28,7 @@ const healthCheck = 15 * time.Second
 // since a replica also brings the text. On a shared channel PUBLISH counts others, so any message
 // passes for the text. In a Cluster there is a line instead.
 type listener struct {
-	client  *queue.Client
+	client  *servers.Client
 	channel string
 	shared  bool          // others listen to the channel, too
 	every   time.Duration // between two tests
@@ -35,7 +36,7 @@ type listener struct {
 	testing chan struct{} // holds one element while a test is under way
 }
 
-func newListener(client *queue.Client, channel string, shared bool) *listener {
+func newListener(client *servers.Client, channel string, shared bool) *listener {
 	return &listener{client, channel, shared, healthCheck, answerWithin, make(chan struct{}, 1)}
 }
 
@@ -167,8 +168,8 @@ func (l *listener) test(ctx context.Context) error {
 }
 
 // publish publishes an empty text, and returns the number of receivers.
-func publish(ctx context.Context, client queue.Redis, channel string) (heard int64, err error) {
-	return queue.Ask(client, func(c redis.UniversalClient) (int64, error) { return c.Publish(ctx, channel, "").Result() })
+func publish(ctx context.Context, client servers.Redis, channel string) (heard int64, err error) {
+	return servers.Ask(client, func(c redis.UniversalClient) (int64, error) { return c.Publish(ctx, channel, "").Result() })
 }
 
 // end waits a second at most for a test that is under way, and no test begins after it. It is
@@ -186,10 +187,10 @@ var errNobodyHears = errors.New("nobody hears")
 
 // subscribe subscribes a connection to a channel, which takes the ACL rule. It makes a connection
 // if pubsub is nil. The end of ctx closes it. subscribe returns an error that wraps
-// queue.ErrForbidden if the server refuses, which go-redis would hide. After other errors go-redis
-// tries again by itself, once its Channel is read. It returns nil and an error if the client's own
-// code gives no connection.
-func subscribe(ctx context.Context, from queue.Redis, pubsub *redis.PubSub, channel, rule string) (*redis.PubSub, error) {
+// refusal.ErrForbidden if the server refuses, which go-redis would hide. After other errors
+// go-redis tries again by itself, once its Channel is read. It returns nil and an error if the
+// client's own code gives no connection.
+func subscribe(ctx context.Context, from servers.Redis, pubsub *redis.PubSub, channel, rule string) (*redis.PubSub, error) {
 	if pubsub == nil {
 		made, err := from.Subscribe(ctx)
 		if err != nil {
@@ -199,7 +200,7 @@ func subscribe(ctx context.Context, from queue.Redis, pubsub *redis.PubSub, chan
 		context.AfterFunc(ctx, func() { _ = made.Close() }) // to wait for no answer
 	}
 	command, send := "subscribe", pubsub.Subscribe
-	if queue.Sharded(channel) {
+	if servers.Sharded(channel) {
 		command, send = "ssubscribe", pubsub.SSubscribe
 	}
 	returned := false
@@ -215,7 +216,7 @@ func subscribe(ctx context.Context, from queue.Redis, pubsub *redis.PubSub, chan
 		_ = pubsub.Close()
 		return nil, err
 	}
-	return pubsub, queue.RefusedTo("listen to a channel", command, err, rule)
+	return pubsub, refusal.To("listen to a channel", command, err, rule)
 }
 
 // answerWithin is how long a listener waits for the answer to SUBSCRIBE, and for the text of a

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
@@ -76,7 +77,7 @@ func TestAConnectionThatBringsNothingIsMadeAnew(t *testing.T) {
 		t.Cleanup(func() { _ = client.Close() })
 		ctx, cancel := context.WithCancel(t.Context())
 		channel := queue.MailboxChannel(s.Prefix, queue.Token())
-		events := (&listener{queue.MustClient(client), channel, false, 10 * time.Millisecond, 300 * time.Millisecond, make(chan struct{}, 1)}).listen(ctx, client.Subscribe(ctx, channel))
+		events := (&listener{servers.MustClient(client), channel, false, 10 * time.Millisecond, 300 * time.Millisecond, make(chan struct{}, 1)}).listen(ctx, client.Subscribe(ctx, channel))
 		await(t, events, subscription)
 		for range 3 {
 			await(t, events, func(event any) bool { return heard(event) == "" }) // a test
@@ -102,7 +103,7 @@ func TestAConnectionThatWorksIsKept(t *testing.T) {
 		client.AddHook(late{})
 		channel := queue.MailboxChannel(s.Prefix, queue.Token())
 		ctx := t.Context()
-		events := (&listener{queue.MustClient(client), channel, false, 5 * time.Millisecond, 10 * time.Second, make(chan struct{}, 1)}).listen(ctx, client.Subscribe(ctx, channel))
+		events := (&listener{servers.MustClient(client), channel, false, 5 * time.Millisecond, 10 * time.Second, make(chan struct{}, 1)}).listen(ctx, client.Subscribe(ctx, channel))
 		await(t, events, subscription)
 		for range 20 {
 			event := <-events
@@ -152,7 +153,7 @@ func testDemoted(t *testing.T, busy bool) {
 	}
 	client := redis.NewClient(&redis.Options{Addr: "primary:6379", Dialer: dial, PoolSize: 1})
 	t.Cleanup(func() { _ = client.Close() })
-	events := (&listener{queue.MustClient(client), "channel", false, 50 * time.Millisecond, time.Minute, make(chan struct{}, 1)}).listen(ctx, client.Subscribe(ctx, "channel"))
+	events := (&listener{servers.MustClient(client), "channel", false, 50 * time.Millisecond, time.Minute, make(chan struct{}, 1)}).listen(ctx, client.Subscribe(ctx, "channel"))
 	await(t, events, subscription)
 	if busy {
 		publisher := is.Client(t)
@@ -220,7 +221,7 @@ func TestOneTestsASharedChannelForAll(t *testing.T) {
 		}
 		for _, incoming := range channel.listening {
 			listeners.Go(func() {
-				if newListener(queue.MustClient(client), "channel", true).pass(ctx, incoming, events) {
+				if newListener(servers.MustClient(client), "channel", true).pass(ctx, incoming, events) {
 					t.Error("it was to be made anew")
 				}
 			})
@@ -231,7 +232,7 @@ func TestOneTestsASharedChannelForAll(t *testing.T) {
 		require.GreaterOrEqual(t, channel.published, 20)
 
 		began := time.Now() // the others hear it
-		require.True(t, newListener(queue.MustClient(client), "channel", true).pass(t.Context(), nil, events))
+		require.True(t, newListener(servers.MustClient(client), "channel", true).pass(t.Context(), nil, events))
 		require.LessOrEqual(t, time.Since(began), 2*healthCheck+answerWithin)
 	})
 }
@@ -272,7 +273,7 @@ func TestEndWaitsForATestThatIsUnderWay(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 			defer client.Close()
 			client.AddHook(slowCalls(took))
-			h := newListener(queue.MustClient(client), "channel", false)
+			h := newListener(servers.MustClient(client), "channel", false)
 			ctx, cancel := context.WithCancel(t.Context())
 			tested := make(chan error)
 			go func() { tested <- h.test(ctx) }()

@@ -11,6 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // channelsOf returns the channels of addresses, and which of them are sharded. An empty address has
@@ -18,7 +20,7 @@ import (
 func channelsOf(addresses []string) (channels, sharded []string) {
 	for _, address := range addresses {
 		if end := strings.LastIndexByte(address, '|'); end >= 0 {
-			if channel := address[:end]; queue.Sharded(channel) {
+			if channel := address[:end]; servers.Sharded(channel) {
 				sharded = append(sharded, channel)
 			} else {
 				channels = append(channels, channel)
@@ -53,21 +55,21 @@ func withReceivers(ctx context.Context, c redis.UniversalClient, channels, shard
 // Listening tells whether the process of at least one address is connected now to its mailbox on
 // the topic's server, the only one that is asked. An empty address has no process. If the server's
 // user may not ask, Listening returns true.
-func Listening(ctx context.Context, client *queue.Client, topic *queue.Topic, addresses ...string) (bool, error) {
+func Listening(ctx context.Context, client *servers.Client, topic *queue.Topic, addresses ...string) (bool, error) {
 	channels, sharded := channelsOf(addresses)
 	if len(channels)+len(sharded) == 0 {
 		return false, nil
 	}
 	found, err := ask(ctx, client, topic, channels, sharded)
-	if errors.Is(queue.Refused(err), queue.ErrForbidden) {
+	if errors.Is(refusal.Of(err), refusal.ErrForbidden) {
 		return true, nil
 	}
 	return len(found) > 0, err
 }
 
 // ask returns those of the channels that have receivers on the topic's server.
-func ask(ctx context.Context, client *queue.Client, topic *queue.Topic, channels, sharded []string) (map[string]bool, error) {
-	return queue.AskMaster(ctx, client, topic.Key(), func(ctx context.Context, c redis.UniversalClient) (map[string]bool, error) {
+func ask(ctx context.Context, client *servers.Client, topic *queue.Topic, channels, sharded []string) (map[string]bool, error) {
+	return servers.AskMaster(ctx, client, topic.Key(), func(ctx context.Context, c redis.UniversalClient) (map[string]bool, error) {
 		return withReceivers(ctx, c, channels, sharded)
 	})
 }
@@ -86,14 +88,14 @@ const answersIn = time.Second
 // each topic's server about the topic's addresses, all servers at the same time. If a server does
 // not answer soon, or its user may not ask, Gone returns the error, and none of the server's
 // addresses is among those that it returns.
-func Gone(ctx context.Context, client *queue.Client, all []Addressed) (gone map[string]bool, err error) {
+func Gone(ctx context.Context, client *servers.Client, all []Addressed) (gone map[string]bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answersIn)
 	defer cancel()
 	var asking sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
 	gone = map[string]bool{}
-	for _, some := range queue.PerNode(ctx, client, all, func(a Addressed) string { return a.Topic.Key() }) {
+	for _, some := range servers.PerNode(ctx, client, all, func(a Addressed) string { return a.Topic.Key() }) {
 		asking.Go(func() {
 			var addresses []string
 			for _, a := range some {
@@ -121,5 +123,5 @@ func Gone(ctx context.Context, client *queue.Client, all []Addressed) (gone map[
 		})
 	}
 	asking.Wait()
-	return gone, queue.RefusedTo("see who is connected", "pubsub|numsub", errors.Join(errs...))
+	return gone, refusal.To("see who is connected", "pubsub|numsub", errors.Join(errs...))
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // Mailbox is where a process is woken. It has a Redis Pub/Sub channel with a connection of its own
@@ -31,7 +33,7 @@ import (
 type Mailbox struct {
 	prefix string
 	rule   string // the ACL rule that allows the channels
-	client *queue.Client
+	client *servers.Client
 	users  int // guarded by mailboxes
 
 	running context.Context // ends when the mailbox is closed
@@ -67,7 +69,7 @@ type mailboxKey struct {
 // Open returns the process's mailbox for the client and prefix, and a function that gives it back.
 // The mailbox ends when the last user gives it back. A client that cannot be the key of a map has a
 // mailbox for each Open.
-func Open(client *queue.Client, prefix string) (*Mailbox, func()) {
+func Open(client *servers.Client, prefix string) (*Mailbox, func()) {
 	if !reflect.ValueOf(client.User()).Comparable() {
 		m := newMailbox(client, prefix)
 		return m, sync.OnceFunc(m.close)
@@ -95,7 +97,7 @@ func Open(client *queue.Client, prefix string) (*Mailbox, func()) {
 	})
 }
 
-func newMailbox(client *queue.Client, prefix string) *Mailbox {
+func newMailbox(client *servers.Client, prefix string) *Mailbox {
 	m := &Mailbox{
 		prefix:    prefix,
 		rule:      queue.MailboxRule(prefix),
@@ -106,7 +108,7 @@ func newMailbox(client *queue.Client, prefix string) *Mailbox {
 	}
 	m.running, m.stop = context.WithCancel(context.Background())
 	if !client.Cluster() {
-		m.open(queue.OnlyServer, nil)
+		m.open(servers.OnlyServer, nil)
 	}
 	return m
 }
@@ -222,8 +224,8 @@ func (r *Receiver) Address(ctx context.Context) string {
 	return r.box.channel + "|" + r.name
 }
 
-// Denied returns queue.ErrForbidden if the server has refused to let the user listen on the channel
-// of the receiver's last address. It does not wait for the server's answer.
+// Denied returns refusal.ErrForbidden if the server has refused to let the user listen on the
+// channel of the receiver's last address. It does not wait for the server's answer.
 func (r *Receiver) Denied() error {
 	m := r.mailbox
 	m.mu.Lock()
@@ -237,7 +239,7 @@ func (r *Receiver) Denied() error {
 // serverOf returns the server that has the topic.
 func serverOf(ctx context.Context, m *Mailbox, topic *queue.Topic) (string, error) {
 	if !m.client.Cluster() {
-		return queue.OnlyServer, nil
+		return servers.OnlyServer, nil
 	}
 	return topic.Master(ctx)
 }
@@ -254,7 +256,7 @@ func (r *Receiver) Stop() {
 	}
 }
 
-// Permitted returns queue.ErrForbidden if the user of the topic's server may not listen there. It
+// Permitted returns refusal.ErrForbidden if the user of the topic's server may not listen there. It
 // waits for the server's first answer, and returns the context's error if that ends before. It
 // leaves the connection to the receiver that comes next.
 func (m *Mailbox) Permitted(ctx context.Context, topic *queue.Topic) error {
@@ -286,4 +288,10 @@ func (m *Mailbox) Poll() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return min(5*time.Second+time.Duration(len(m.receivers))*25*time.Millisecond, time.Minute)
+}
+
+// Jitter returns between 0.9 and 1.1 of d, so that subscriptions and schedulers do not all act at
+// once.
+func Jitter(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
 }

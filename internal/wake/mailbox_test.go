@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
@@ -24,7 +26,7 @@ import (
 const patience = 20 * time.Second
 
 func mailbox(t *testing.T, s redistest.Server) *wake.Mailbox {
-	m, closeMailbox := wake.Open(queue.MustClient(s.Client), s.Prefix)
+	m, closeMailbox := wake.Open(servers.MustClient(s.Client), s.Prefix)
 	t.Cleanup(closeMailbox)
 	return m
 }
@@ -104,10 +106,10 @@ func TestReceiverThatStoppedIsNotWoken(t *testing.T) {
 
 func TestProcessHasOneMailboxForAClientAndPrefix(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		first, closeFirst := wake.Open(queue.MustClient(s.Client), s.Prefix)
-		second, closeSecond := wake.Open(queue.MustClient(s.Client), s.Prefix)
+		first, closeFirst := wake.Open(servers.MustClient(s.Client), s.Prefix)
+		second, closeSecond := wake.Open(servers.MustClient(s.Client), s.Prefix)
 		require.Same(t, first, second)
-		other, closeOther := wake.Open(queue.MustClient(s.Client), s.Prefix+"2")
+		other, closeOther := wake.Open(servers.MustClient(s.Client), s.Prefix+"2")
 		defer closeOther()
 		require.NotSame(t, first, other)
 
@@ -122,7 +124,7 @@ func TestProcessHasOneMailboxForAClientAndPrefix(t *testing.T) {
 		closeSecond()
 		require.Eventually(t, func() bool { return subscribers() == 0 }, patience, time.Millisecond)
 
-		third, closeThird := wake.Open(queue.MustClient(s.Client), s.Prefix)
+		third, closeThird := wake.Open(servers.MustClient(s.Client), s.Prefix)
 		defer closeThird()
 		require.NotSame(t, first, third)
 		queuetest.Receive(t, third).Connected(s.Client)
@@ -227,10 +229,10 @@ func TestMailboxThatIsConnectingCanBeClosed(t *testing.T) {
 			u.now.Store(true)
 			client := client(u)
 			t.Cleanup(func() { _ = client.Close() })
-			m, closeMailbox := wake.Open(queue.MustClient(client), "own")
+			m, closeMailbox := wake.Open(servers.MustClient(client), "own")
 			until, end := context.WithCancel(ctx)
 			defer end()
-			go m.Receive(queue.NewTopic(queue.MustClient(client), "own", "t"), func(string, func()) {}).Address(until)
+			go m.Receive(queue.NewTopic(servers.MustClient(client), "own", "t"), func(string, func()) {}).Address(until)
 			<-u.asked
 			closed := make(chan struct{})
 			go func() {
@@ -249,7 +251,7 @@ func TestMailboxThatIsConnectingCanBeClosed(t *testing.T) {
 func TestMailboxOfAClosedClientCanBeClosed(t *testing.T) {
 	t.Parallel()
 	_, client := redistest.Embedded(t)
-	_, closeMailbox := wake.Open(queue.MustClient(client), "own")
+	_, closeMailbox := wake.Open(servers.MustClient(client), "own")
 	require.NoError(t, client.Close())
 	closeMailbox()
 }
@@ -310,14 +312,14 @@ func TestOpenCallsNoUsersCodeUnderALock(t *testing.T) {
 	mini, plain := redistest.Embedded(t)
 	opened := make(chan struct{})
 	client := &own{redis.NewClient(&redis.Options{Addr: mini.Addr()}), func() {
-		_, closeMailbox := wake.Open(queue.MustClient(plain), "another")
+		_, closeMailbox := wake.Open(servers.MustClient(plain), "another")
 		closeMailbox()
 		close(opened)
 	}}
 	t.Cleanup(func() { _ = client.Close() })
 	began := make(chan func(), 1)
 	go func() {
-		_, closeMailbox := wake.Open(queue.MustClient(client), "own")
+		_, closeMailbox := wake.Open(servers.MustClient(client), "own")
 		began <- closeMailbox
 	}()
 	select {
@@ -349,7 +351,7 @@ func TestAMailboxSaysThatItMayNotListenAndDoesOnceItMay(t *testing.T) {
 		m := mailbox(t, redistest.Server{Client: user, Prefix: "own"})
 		r := queuetest.Receive(t, m)
 		err := m.Permitted(ctx, nil)
-		require.ErrorIs(t, err, queue.ErrForbidden)
+		require.ErrorIs(t, err, refusal.ErrForbidden)
 		require.ErrorContains(t, err, c.says)
 		require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", c.with).Err())
 		r.Gets("")
@@ -363,14 +365,14 @@ func TestAMailboxOfAClusterSaysThatItMayNotListen(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	client := cluster.Client(t)
-	topic := queue.NewTopic(queue.MustClient(client), "own", "t")
+	topic := queue.NewTopic(servers.MustClient(client), "own", "t")
 	require.NoError(t, mailbox(t, redistest.Server{Client: client, Prefix: "allowed"}).Permitted(ctx, topic))
 	for _, node := range cluster.Nodes() {
 		require.NoError(t, node.Client(t).Do(ctx, "ACL", "SETUSER", "default", "-subscribe").Err())
 		_ = node.Client(t).Do(ctx, "ACL", "SETUSER", "default", "-ssubscribe").Err() // which Redis 6.2 does not know
 	}
 	err := mailbox(t, redistest.Server{Client: client, Prefix: "own"}).Permitted(ctx, topic)
-	require.ErrorIs(t, err, queue.ErrForbidden)
+	require.ErrorIs(t, err, refusal.ErrForbidden)
 	require.ErrorContains(t, err, "subscribe")
 }
 
@@ -512,7 +514,7 @@ func TestAnAnswerThatHangsHoldsUpNoWakeUpAndNoClose(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		client, _, began, goOn := hangs(t, s)
 		defer close(goOn)
-		m, closeMailbox := wake.Open(queue.MustClient(client), s.Prefix)
+		m, closeMailbox := wake.Open(servers.MustClient(client), s.Prefix)
 		r := queuetest.Receive(t, m)
 		r.Connected(s.Client)
 		post(t, s, r.Channel(), "* "+s.Prefix+":looked")
@@ -564,7 +566,7 @@ type wrapped struct{ *redis.ClusterClient }
 
 func TestMailboxOfAWrappedClusterClient(t *testing.T) {
 	t.Parallel()
-	client := queue.MustClient(wrapped{redistest.StartCluster(t).Client(t)})
+	client := servers.MustClient(wrapped{redistest.StartCluster(t).Client(t)})
 	m, closeMailbox := wake.Open(client, "own")
 	t.Cleanup(closeMailbox)
 	servers, channels := map[string]bool{}, map[string]bool{}
@@ -588,7 +590,7 @@ func TestMailboxOfAWrappedClusterClient(t *testing.T) {
 }
 
 // topicsOn returns a topic for each master of a Cluster.
-func topicsOn(cluster *redistest.Cluster, client *queue.Client) (topics []*queue.Topic, masters []*redistest.Instance) {
+func topicsOn(cluster *redistest.Cluster, client *servers.Client) (topics []*queue.Topic, masters []*redistest.Instance) {
 	of := map[*redistest.Instance]bool{}
 	for i := 0; len(of) < len(cluster.Primaries); i++ {
 		topic := queue.NewTopic(client, "own", fmt.Sprint("topic ", i))
@@ -603,7 +605,7 @@ func topicsOn(cluster *redistest.Cluster, client *queue.Client) (topics []*queue
 func TestANewConnectionToAMasterWakesItsOwnReceiversOnly(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	client := queue.MustClient(cluster.Client(t))
+	client := servers.MustClient(cluster.Client(t))
 	m, closeMailbox := wake.Open(client, "own")
 	t.Cleanup(closeMailbox)
 	topics, masters := topicsOn(cluster, client)
@@ -621,7 +623,7 @@ func TestANewConnectionToAMasterWakesItsOwnReceiversOnly(t *testing.T) {
 func TestAReceiverTakesTheConnectionThatPermittedMade(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	client := queue.MustClient(cluster.Client(t))
+	client := servers.MustClient(cluster.Client(t))
 	m, closeMailbox := wake.Open(client, "own")
 	t.Cleanup(closeMailbox)
 	topics, masters := topicsOn(cluster, client)
@@ -643,7 +645,7 @@ func TestWhoIsGoneIsKnownOfTheNodesThatAnswer(t *testing.T) {
 	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
 	user := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()})
 	t.Cleanup(func() { _ = user.Close() })
-	client := queue.MustClient(user)
+	client := servers.MustClient(user)
 	m, closeMailbox := wake.Open(client, "own")
 	t.Cleanup(closeMailbox)
 	topics, masters := topicsOn(cluster, client)
@@ -679,7 +681,7 @@ func TestAnAddressOnAnotherNodeTakesNoWakeUp(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	user := cluster.Client(t)
-	client := queue.MustClient(user)
+	client := servers.MustClient(user)
 	m, closeMailbox := wake.Open(client, "own")
 	t.Cleanup(closeMailbox)
 	topics, masters := topicsOn(cluster, client)

@@ -11,6 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // rescan is the interval at which WatchTopics reads the registry again, in case an announcement was
@@ -28,103 +30,29 @@ const rescan = 30 * time.Second
 // missing, it calls read when it has tried to enter them again, with ErrNotEntered after a failure.
 // A node of a Cluster that hangs delays that, but no announcement. It also calls read with
 // ErrNotHeard if it may not listen for announcements.
-func WatchTopics(ctx context.Context, client *queue.Client, prefix string, found func(topic string, announced bool), read func(error)) {
-	channel := queue.NewTopics(prefix, client.Database())
-	refused := func(err error) { read(fmt.Errorf("%w: %w", ErrNotHeard, err)) }
-	var incoming <-chan any
-	if client.Cluster() {
-		l := &line{client: client, key: queue.Registry(prefix), channel: channel, rule: queue.TopicsRule(prefix)}
-		incoming = l.listen(ctx)
-	} else {
-		pubsub, err := subscribe(ctx, client, nil, channel, queue.TopicsRule(prefix))
-		if pubsub == nil || errors.Is(err, queue.ErrForbidden) {
-			refused(err)
-		}
-		listener := newListener(client, channel, true)
-		defer listener.end()
-		incoming = listener.listen(ctx, pubsub)
+func WatchTopics(ctx context.Context, client *servers.Client, prefix string, found func(topic string, announced bool), read func(error)) {
+	w := &watch{
+		ctx: ctx, client: client, prefix: prefix, found: found, read: read,
+		timer: time.NewTimer(0), known: map[string]bool{}, ended: make(chan entered, 1),
+		news: announcements{client: client, prefix: prefix, names: map[string]bool{}, checked: make(chan checked, 1)},
 	}
-	denied := false // which was said
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	known := map[string]bool{}
-	news := announcements{client: client, prefix: prefix, names: map[string]bool{}, checked: make(chan checked, 1)}
-	entering, ended := false, make(chan entered, 1) // of the registry's losses; one try is under way at a time
-	defer func() {                                  // go-redis does not heed the context while it waits for an answer
-		patience, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		if news.checking {
-			wait(patience, news.checked)
-		}
-		if entering {
-			wait(patience, ended)
-		}
-	}()
-	look := func() {
-		timer.Reset(rescan)
-		news.lost = false
-		missing := maps.Clone(known)
-		err := queue.Topics(ctx, client, prefix, func(topic string) {
-			delete(missing, topic)
-			known[topic] = true
-			found(topic, false)
-		})
-		switch {
-		case err != nil && !errors.Is(err, queue.ErrForbidden):
-			timer.Reset(time.Second)
-		case err == nil && entering:
-			return // read is called after that try
-		case err == nil && len(missing) > 0:
-			entering = true
-			go func() { ended <- enterAgain(ctx, client, prefix, missing) }()
-			return
-		}
-		if ctx.Err() == nil {
-			read(err)
-		}
-	}
+	incoming, end := w.listen()
+	defer end()
+	defer w.timer.Stop()
+	defer w.awaitCalls()
 	for {
-		news.check(ctx)
+		w.news.check(ctx)
 		select {
 		case <-ctx.Done():
 			return
-		case <-timer.C:
-			look()
-		case result := <-news.checked:
-			news.checking = false
-			for _, topic := range result.listed {
-				known[topic] = true
-				found(topic, true)
-			}
-			if result.err != nil && news.lose() {
-				timer.Reset(time.Second)
-			}
-		case result := <-ended:
-			entering = false
-			for _, topic := range result.gone {
-				delete(known, topic)
-			}
-			if ctx.Err() == nil {
-				read(result.err)
-			}
+		case <-w.timer.C:
+			w.look()
+		case result := <-w.news.checked:
+			w.announced(result)
+		case result := <-w.ended:
+			w.entered(result)
 		case event, open := <-incoming:
-			switch event := event.(type) {
-			case connected:
-				if is := errors.Is(event.err, queue.ErrForbidden); is && !denied {
-					denied = true
-					refused(event.err)
-				}
-				if event.err == nil {
-					denied = false
-					look()
-				}
-			case *redis.Subscription:
-				look()
-			case *redis.Message:
-				if !news.add(event.Payload) && news.lose() {
-					timer.Reset(time.Second)
-				}
-			}
+			w.heard(event)
 			if !open { // the client was closed; the timer reports it
 				incoming = nil
 			}
@@ -132,10 +60,133 @@ func WatchTopics(ctx context.Context, client *queue.Client, prefix string, found
 	}
 }
 
+// watch is one WatchTopics. Only its goroutine uses the fields.
+type watch struct {
+	ctx    context.Context
+	client *servers.Client
+	prefix string
+	found  func(topic string, announced bool)
+	read   func(error)
+
+	timer    *time.Timer // to read the registry
+	known    map[string]bool
+	news     announcements
+	denied   bool         // it may not listen, which was said
+	entering bool         // a try to enter what the registry has lost is under way
+	ended    chan entered // holds the result of the try
+}
+
+// listen returns what is announced, and a function that ends that.
+func (w *watch) listen() (incoming <-chan any, end func()) {
+	channel, rule := queue.NewTopics(w.prefix, w.client.Database()), queue.TopicsRule(w.prefix)
+	if w.client.Cluster() {
+		l := &line{client: w.client, key: queue.Registry(w.prefix), channel: channel, rule: rule}
+		return l.listen(w.ctx), func() {}
+	}
+	pubsub, err := subscribe(w.ctx, w.client, nil, channel, rule)
+	if pubsub == nil || errors.Is(err, refusal.ErrForbidden) {
+		w.refused(err)
+	}
+	listener := newListener(w.client, channel, true)
+	return listener.listen(w.ctx, pubsub), listener.end
+}
+
+// refused tells that announcements are not heard.
+func (w *watch) refused(err error) { w.read(fmt.Errorf("%w: %w", ErrNotHeard, err)) }
+
+// awaitCalls waits for calls under way, a second at most: go-redis does not heed the context while
+// it waits for an answer.
+func (w *watch) awaitCalls() {
+	patience, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if w.news.checking {
+		wait(patience, w.news.checked)
+	}
+	if w.entering {
+		wait(patience, w.ended)
+	}
+}
+
+// look reads the registry. If topics are missing there, it begins to enter them again.
+func (w *watch) look() {
+	w.timer.Reset(rescan)
+	w.news.lost = false
+	missing := maps.Clone(w.known)
+	err := queue.Topics(w.ctx, w.client, w.prefix, func(topic string) {
+		delete(missing, topic)
+		w.known[topic] = true
+		w.found(topic, false)
+	})
+	switch {
+	case err != nil && !errors.Is(err, refusal.ErrForbidden):
+		w.timer.Reset(time.Second)
+	case err == nil && w.entering:
+		return // read is called after that try
+	case err == nil && len(missing) > 0:
+		w.entering = true
+		go func() { w.ended <- enterAgain(w.ctx, w.client, w.prefix, missing) }()
+		return
+	}
+	if w.ctx.Err() == nil {
+		w.read(err)
+	}
+}
+
+// announced takes in which announced names are in the registry.
+func (w *watch) announced(result checked) {
+	w.news.checking = false
+	for _, topic := range result.listed {
+		w.known[topic] = true
+		w.found(topic, true)
+	}
+	if result.err != nil {
+		w.lose()
+	}
+}
+
+// lose has the registry read soon, because a name is not checked.
+func (w *watch) lose() {
+	if w.news.lose() {
+		w.timer.Reset(time.Second)
+	}
+}
+
+// entered takes in what became of the topics that were missing.
+func (w *watch) entered(result entered) {
+	w.entering = false
+	for _, topic := range result.gone {
+		delete(w.known, topic)
+	}
+	if w.ctx.Err() == nil {
+		w.read(result.err)
+	}
+}
+
+// heard takes in an event of the channel of new topics.
+func (w *watch) heard(event any) {
+	switch event := event.(type) {
+	case connected:
+		if is := errors.Is(event.err, refusal.ErrForbidden); is && !w.denied {
+			w.denied = true
+			w.refused(event.err)
+		}
+		if event.err == nil {
+			w.denied = false
+			w.look()
+		}
+	case *redis.Subscription:
+		w.look()
+	case *redis.Message:
+		if !w.news.add(event.Payload) {
+			w.lose()
+		}
+	}
+}
+
 // announcements are the names that were announced. One check of some of them is under way at a
 // time, so that a flood costs no more. Only the goroutine of WatchTopics uses the fields.
 type announcements struct {
-	client *queue.Client
+	client *servers.Client
 	prefix string
 
 	names    map[string]bool // not checked yet
@@ -234,7 +285,7 @@ func sameTrouble(err, before error) bool {
 	if err.Error() == before.Error() {
 		return true
 	}
-	return queue.Unreachable(err) && queue.Unreachable(before) && errors.Is(err, ErrNotEntered) == errors.Is(before, ErrNotEntered)
+	return servers.Unreachable(err) && servers.Unreachable(before) && errors.Is(err, ErrNotEntered) == errors.Is(before, ErrNotEntered)
 }
 
 // ErrNotEntered means that a topic is missing in the registry and could not be entered again yet.
@@ -248,7 +299,7 @@ type entered struct {
 
 // enterAgain enters the missing topics that exist in the registry. After an error it leaves out
 // other topics of that node. The next rescan tries them again.
-func enterAgain(ctx context.Context, client *queue.Client, prefix string, missing map[string]bool) (e entered) {
+func enterAgain(ctx context.Context, client *servers.Client, prefix string, missing map[string]bool) (e entered) {
 	failed := map[string]bool{} // nodes
 	for name := range missing {
 		topic := queue.NewTopic(client, prefix, name)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
 )
 
 func TestOnlyNewsOfTheRegistryAreLogged(t *testing.T) {
@@ -28,12 +28,12 @@ func TestOnlyNewsOfTheRegistryAreLogged(t *testing.T) {
 		want string
 	}{
 		{nil, ""},
-		{fmt.Errorf("%w: %w", ErrNotHeard, queue.ErrForbidden), cannotListen},
+		{fmt.Errorf("%w: %w", ErrNotHeard, refusal.ErrForbidden), cannotListen},
 		{nil, ""}, // that it is read is no answer to that
 		{away, cannotRead},
 		{alsoAway, ""}, // one outage has many errors
-		{queue.ErrForbidden, cannotRead},
-		{queue.ErrForbidden, ""},
+		{refusal.ErrForbidden, cannotRead},
+		{refusal.ErrForbidden, ""},
 		{nil, readAgain},
 		{nil, ""},
 		{notEntered, cannotMend},

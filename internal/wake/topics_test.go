@@ -15,6 +15,8 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
@@ -22,7 +24,7 @@ import (
 // enter makes a topic, which enters it in the registry.
 func enter(t *testing.T, s redistest.Server, name string) *queue.Topic {
 	t.Helper()
-	topic := queue.NewTopic(queue.MustClient(s.Client), s.Prefix, name)
+	topic := queue.NewTopic(servers.MustClient(s.Client), s.Prefix, name)
 	require.NoError(t, topic.Register(ctx, "a", queue.GroupOptions{}))
 	return topic
 }
@@ -34,7 +36,7 @@ func watch(t *testing.T, s redistest.Server) (found chan string, failures chan e
 	until, cancel := context.WithCancel(ctx)
 	go func() {
 		defer close(ended)
-		wake.WatchTopics(until, queue.MustClient(s.Client), s.Prefix, func(topic string, _ bool) { found <- topic }, func(err error) {
+		wake.WatchTopics(until, servers.MustClient(s.Client), s.Prefix, func(topic string, _ bool) { found <- topic }, func(err error) {
 			if err != nil {
 				failures <- err
 			}
@@ -308,7 +310,7 @@ func TestWatchTopicsSaysThatItMayNotListen(t *testing.T) {
 	s := redistest.Server{Client: userWithout(t, redistest.Start(t).Client(t), "-subscribe"), Prefix: "own"}
 	_, failures, _ := watch(t, s)
 	err := <-failures
-	require.ErrorIs(t, err, queue.ErrForbidden)
+	require.ErrorIs(t, err, refusal.ErrForbidden)
 	require.ErrorContains(t, err, "own:new-topics:*")
 }
 
@@ -317,5 +319,5 @@ func TestWatchTopicsThatMayNotReadTheRegistryIsForbidden(t *testing.T) {
 	t.Parallel()
 	s := redistest.Server{Client: userWithout(t, redistest.Start(t).Client(t), "-sscan"), Prefix: "own"}
 	_, failures, _ := watch(t, s)
-	require.ErrorIs(t, <-failures, queue.ErrForbidden)
+	require.ErrorIs(t, <-failures, refusal.ErrForbidden)
 }

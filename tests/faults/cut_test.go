@@ -19,6 +19,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/faulttest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
@@ -128,15 +129,15 @@ func (s *steps) takes(log []byte, length int) bool {
 // acked.
 func (s *steps) goOn(client redis.UniversalClient) {
 	s.t.Helper()
-	topic := queue.NewTopic(queue.MustClient(client), redisdelay.DefaultKeyPrefix, "t")
+	topic := queue.NewTopic(servers.MustClient(client), redisdelay.DefaultKeyPrefix, "t")
 	require.NoError(s.t, topic.Publish(s.t.Context(), "Q", 1, []queue.Message{s.message("10", queue.Due{}, queue.Options{})}))
 	groups, err := topic.Groups(s.t.Context())
 	require.NoError(s.t, err)
-	require.NoError(s.t, queue.Do(s.t.Context(), queue.MustClient(client), topic.PromoteCall(groups, "nobody|2", time.Millisecond)))
+	require.NoError(s.t, queue.Do(s.t.Context(), servers.MustClient(client), topic.PromoteCall(groups, "nobody|2", time.Millisecond)))
 	for _, name := range groups.Names {
 		group := topic.Group(name)
 		first := claim(s.t, client, group, queue.Claim{Subscription: "T" + name, Number: 1, Limit: 1, Lease: time.Minute})[0]
-		require.NoError(s.t, queue.Do(s.t.Context(), queue.MustClient(client), first.ack()...))
+		require.NoError(s.t, queue.Do(s.t.Context(), servers.MustClient(client), first.ack()...))
 	}
 }
 
@@ -164,7 +165,7 @@ type steps struct {
 func newSteps(t *testing.T, server *redistest.Instance) *steps {
 	t.Helper()
 	client := server.Client(t)
-	s := &steps{t: t, server: server, client: client, topic: operate.NewTopic(queue.MustClient(client), redisdelay.DefaultKeyPrefix, "t"), ids: queue.NewIDs()}
+	s := &steps{t: t, server: server, client: client, topic: operate.NewTopic(servers.MustClient(client), redisdelay.DefaultKeyPrefix, "t"), ids: queue.NewIDs()}
 	for _, group := range []string{"g", "h"} {
 		require.NoError(t, s.topic.Register(t.Context(), group, queue.GroupOptions{MaxDeliveries: 9, Retention: time.Hour}))
 	}
@@ -258,7 +259,7 @@ func (s *steps) publish(name string, messages ...queue.Message) {
 
 func (s *steps) do(name string, calls ...*queue.Call) {
 	s.t.Helper()
-	require.NoError(s.t, queue.Do(s.t.Context(), queue.MustClient(s.client), calls...))
+	require.NoError(s.t, queue.Do(s.t.Context(), servers.MustClient(s.client), calls...))
 	s.note(name)
 }
 
@@ -297,7 +298,7 @@ func claim(t *testing.T, client redis.UniversalClient, group *queue.Group, c que
 	t.Helper()
 	c.Bytes = 1 << 20
 	call := group.ClaimCall(c)
-	require.NoError(t, queue.Do(t.Context(), queue.MustClient(client), call))
+	require.NoError(t, queue.Do(t.Context(), servers.MustClient(client), call))
 	claimed, err := c.ReadClaim(call.Cmd())
 	require.NoError(t, err)
 	require.Len(t, claimed.Messages, c.Limit)

@@ -12,6 +12,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/faulttest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
@@ -88,7 +89,7 @@ func (l *load) noteDead(t *testing.T) {
 			require.NoError(t, err)
 			l.w.Note(faulttest.Event{Kind: faulttest.Dead, Topic: "t", Group: group, ID: id, UUID: msg.UUID, Sum: faulttest.SumOf(msg)})
 		}
-		_, err = operate.NewTopic(queue.MustClient(l.w.Client), l.w.Prefix, "t").Group(group).Discard(t.Context(), ids)
+		_, err = operate.NewTopic(servers.MustClient(l.w.Client), l.w.Prefix, "t").Group(group).Discard(t.Context(), ids)
 		require.NoError(t, err)
 	}
 }

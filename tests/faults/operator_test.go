@@ -14,6 +14,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/faulttest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
@@ -71,14 +72,14 @@ func (d *desk) register(group string, retention time.Duration) {
 // kill has the message die that is the first of a group.
 func (d *desk) kill(group string) {
 	d.t.Helper()
-	g := queue.NewTopic(queue.MustClient(d.direct), redisdelay.DefaultKeyPrefix, "t").Group(group)
+	g := queue.NewTopic(servers.MustClient(d.direct), redisdelay.DefaultKeyPrefix, "t").Group(group)
 	claim := queue.Claim{Subscription: queue.Token(), Number: 1, Limit: 1, Lease: time.Hour, Bytes: 1 << 20}
 	call := g.ClaimCall(claim)
-	require.NoError(d.t, queue.Do(d.t.Context(), queue.MustClient(d.direct), call))
+	require.NoError(d.t, queue.Do(d.t.Context(), servers.MustClient(d.direct), call))
 	claimed, err := claim.ReadClaim(call.Cmd())
 	require.NoError(d.t, err)
 	require.Len(d.t, claimed.Messages, 1)
-	require.NoError(d.t, queue.Do(d.t.Context(), queue.MustClient(d.direct), g.NackCalls([]queue.Failure{{Leased: &claimed.Messages[0], Dead: true, Reason: "it died"}})...))
+	require.NoError(d.t, queue.Do(d.t.Context(), servers.MustClient(d.direct), g.NackCalls([]queue.Failure{{Leased: &claimed.Messages[0], Dead: true, Reason: "it died"}})...))
 }
 
 // states are where the messages of a group are, by their payload; of one that is there twice, both.
@@ -129,7 +130,7 @@ var checks = read(func(d *desk, a *admin.Admin) (int, error) {
 
 // topic is the topic by one of the two ways.
 func (d *desk) topic(client redis.UniversalClient) *queue.Topic {
-	return queue.NewTopic(queue.MustClient(client), redisdelay.DefaultKeyPrefix, "t")
+	return queue.NewTopic(servers.MustClient(client), redisdelay.DefaultKeyPrefix, "t")
 }
 
 // recurs gives the topic a recurring schedule.
@@ -193,7 +194,7 @@ var operations = map[string]operation{
 	"purge": {
 		prepare: func(d *desk) { d.register("a", time.Millisecond) },
 		do: func(d *desk) error {
-			_, _, err := queue.NewTopic(queue.MustClient(d.client), redisdelay.DefaultKeyPrefix, "t").Purge(d.t.Context())
+			_, _, err := queue.NewTopic(servers.MustClient(d.client), redisdelay.DefaultKeyPrefix, "t").Purge(d.t.Context())
 			return err
 		},
 		want: map[string]string{"waits": "pending", "ready": "ready"},
@@ -245,7 +246,7 @@ var operations = map[string]operation{
 	})},
 	"fault": { // of a scheduler that fails, which no scheduler does under load
 		do: func(d *desk) error {
-			return queue.NewTopic(queue.MustClient(d.client), redisdelay.DefaultKeyPrefix, "t").NoteFault(d.t.Context(), errors.New("x"))
+			return queue.NewTopic(servers.MustClient(d.client), redisdelay.DefaultKeyPrefix, "t").NoteFault(d.t.Context(), errors.New("x"))
 		},
 		holds: func(d *desk) {
 			require.Regexp(d.t, `^\d+ x$`, d.direct.HGet(d.t.Context(), d.keys.Scheduler(), "fault").Val())

@@ -15,7 +15,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
@@ -122,7 +122,7 @@ func outcomeOf(err error) Kind {
 		return Unknown
 	case errors.Is(err, redisdelay.ErrLayout), errors.Is(err, redisdelay.ErrForbidden), errors.Is(err, redisdelay.ErrExists):
 		return Failed
-	case !queue.Unreachable(err), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case !servers.Unreachable(err), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		// The caller's context only ends a call that was not sent yet.
 		return Failed
 	default:

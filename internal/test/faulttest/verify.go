@@ -18,6 +18,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
 )
 
@@ -157,7 +158,7 @@ func (w *World) buryDead() {
 			}
 			for chunk := range slices.Chunk(ids, 1000) {
 				require.NoError(w.t, insist(func() error {
-					_, err := operate.NewTopic(queue.MustClient(w.patient), w.Prefix, topic).Group(group).Discard(ctx, chunk)
+					_, err := operate.NewTopic(servers.MustClient(w.patient), w.Prefix, topic).Group(group).Discard(ctx, chunk)
 					return err
 				}))
 			}
@@ -169,7 +170,7 @@ func (w *World) buryDead() {
 // delay the server.
 func insist(call func() error) error {
 	for began := time.Now(); ; {
-		if err := call(); !queue.Unreachable(err) || time.Since(began) > time.Minute {
+		if err := call(); !servers.Unreachable(err) || time.Since(began) > time.Minute {
 			return err
 		}
 	}

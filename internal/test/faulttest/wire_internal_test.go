@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
@@ -24,7 +25,7 @@ func TestExtensionThatWasNotSentIsNotRecordedAsDone(t *testing.T) {
 	held := []*queue.Leased{{ID: "id", Token: "S:1:1"}}
 	kinds := noted(t, client, "p", func(group *queue.Group) {
 		calls := append(group.ReleaseCalls(held), group.ExtendCalls(held, time.Second)...)
-		require.Error(t, queue.Do(t.Context(), queue.MustClient(client), calls...))
+		require.Error(t, queue.Do(t.Context(), servers.MustClient(client), calls...))
 	})
 	require.Equal(t, []Kind{Settle, Extend, Unsure, Unsure}, kinds)
 }
@@ -36,10 +37,10 @@ func TestExtensionOfALostLeaseIsNotRecordedAsDone(t *testing.T) {
 		leases := queue.NewKeys(s.Prefix, "t").Leases("g")
 		require.NoError(t, client.HSet(t.Context(), leases, "id", "S:2:1", "other", "S:1:1").Err())
 		held := []*queue.Leased{{ID: "id", Token: "S:1:1"}, {ID: "other", Token: "S:1:1"}}
-		unseen := queue.NewTopic(queue.MustClient(s.Client), s.Prefix, "t").Group("g") // loads the script on the server
-		require.NoError(t, queue.Do(t.Context(), queue.MustClient(s.Client), unseen.ExtendCalls(held, time.Second)...))
+		unseen := queue.NewTopic(servers.MustClient(s.Client), s.Prefix, "t").Group("g") // loads the script on the server
+		require.NoError(t, queue.Do(t.Context(), servers.MustClient(s.Client), unseen.ExtendCalls(held, time.Second)...))
 		kinds := noted(t, client, s.Prefix, func(group *queue.Group) {
-			require.NoError(t, queue.Do(t.Context(), queue.MustClient(client), group.ExtendCalls(held, time.Second)...))
+			require.NoError(t, queue.Do(t.Context(), servers.MustClient(client), group.ExtendCalls(held, time.Second)...))
 		})
 		require.Equal(t, []Kind{Extend, Extend, Lost, Extended}, kinds)
 	})
@@ -52,7 +53,7 @@ func noted(t *testing.T, client *redis.Client, prefix string, do func(*queue.Gro
 	journal, err := OpenJournal(dir, "consumer")
 	require.NoError(t, err)
 	client.AddHook(&wire{journal: journal, clock: func() int64 { return 1 }, tokens: &tokens{}})
-	do(queue.NewTopic(queue.MustClient(client), prefix, "t").Group("g"))
+	do(queue.NewTopic(servers.MustClient(client), prefix, "t").Group("g"))
 	require.NoError(t, client.Close())
 	require.NoError(t, journal.Close())
 

@@ -16,7 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // Role is the role of a worker.
@@ -275,7 +275,7 @@ func (p *process) consume() error {
 	var handlers, topics sync.WaitGroup
 	for _, topic := range p.Topics {
 		messages, err := subscriber.Subscribe(context.Background(), topic)
-		for ; queue.Unreachable(err); messages, err = subscriber.Subscribe(context.Background(), topic) {
+		for ; servers.Unreachable(err); messages, err = subscriber.Subscribe(context.Background(), topic) {
 			time.Sleep(20 * time.Millisecond) // like a program
 		}
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // Check fails the test with a list of all violations in the topics under the prefix. It does not
@@ -57,7 +58,7 @@ func CheckDrained(t testing.TB, client redis.UniversalClient, prefix string, opt
 func EndWindows(ctx context.Context, client redis.UniversalClient, prefix string) error {
 	topics, _, err := readAll(ctx, client, prefix)
 	for _, s := range topics {
-		t := queue.NewTopic(queue.MustClient(client), prefix, s.topic)
+		t := queue.NewTopic(servers.MustClient(client), prefix, s.topic)
 		for _, group := range s.groups() {
 			if err == nil && queue.IsWindow(group) {
 				err = t.Remove(ctx, group)

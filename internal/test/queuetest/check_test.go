@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
@@ -32,7 +33,7 @@ const topicName = "a{topic}%7B"
 
 func newFixture(t *testing.T, s redistest.Server) *fixture {
 	f := &fixture{Server: s, keys: queue.NewKeys(s.Prefix, topicName), ids: queue.NewIDs(),
-		topic: queue.NewTopic(queue.MustClient(s.Client), s.Prefix, topicName)}
+		topic: queue.NewTopic(servers.MustClient(s.Client), s.Prefix, topicName)}
 	options := queue.GroupOptions{MaxDeliveries: 3, Retention: time.Hour}
 	require.NoError(t, f.topic.Register(ctx, "a", options))
 	require.NoError(t, f.topic.Register(ctx, "b:*", options))
@@ -42,14 +43,14 @@ func newFixture(t *testing.T, s redistest.Server) *fixture {
 		c := queue.Claim{Subscription: "SUBSCRIPTION", Number: number, Limit: 1, Lease: time.Minute, Slots: 1,
 			Address: "channel|1", Patience: time.Minute, Bytes: 1 << 20}
 		call := group.ClaimCall(c)
-		require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), call))
+		require.NoError(t, queue.Do(ctx, servers.MustClient(s.Client), call))
 		claimed, err := c.ReadClaim(call.Cmd())
 		require.NoError(t, err)
 		require.Len(t, claimed.Messages, 1)
 		return &claimed.Messages[0]
 	}
 	nack := func(failure queue.Failure) {
-		require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls([]queue.Failure{failure})...))
+		require.NoError(t, queue.Do(ctx, servers.MustClient(s.Client), group.NackCalls([]queue.Failure{failure})...))
 	}
 	f.dead = f.publish(t, 1, queue.In(0))
 	nack(queue.Failure{Leased: claim(1), Dead: true, Reason: "an error\nof two lines"})
@@ -62,8 +63,8 @@ func newFixture(t *testing.T, s redistest.Server) *fixture {
 
 	groups, err := f.topic.Groups(ctx)
 	require.NoError(t, err)
-	require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), f.topic.PromoteCall(groups, "channel|2", time.Minute)))
-	require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), f.topic.PromoteCall(groups, "channel|3", time.Minute)))
+	require.NoError(t, queue.Do(ctx, servers.MustClient(s.Client), f.topic.PromoteCall(groups, "channel|2", time.Minute)))
+	require.NoError(t, queue.Do(ctx, servers.MustClient(s.Client), f.topic.PromoteCall(groups, "channel|3", time.Minute)))
 	return f
 }
 
@@ -113,7 +114,7 @@ func TestGroupBeingRemovedKeepsItsMessages(t *testing.T) {
 
 func TestNothingIsScheduledWithoutAGroup(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		topic := queue.NewTopic(queue.MustClient(s.Client), s.Prefix, "topic")
+		topic := queue.NewTopic(servers.MustClient(s.Client), s.Prefix, "topic")
 		id, err := queue.NewIDs().Next(time.Now())
 		require.NoError(t, err)
 		require.NoError(t, topic.Publish(ctx, "PUBLISHER", 1, []queue.Message{{ID: id}}))
@@ -428,7 +429,7 @@ func TestTopicInUseHasNoViolations(t *testing.T) {
 				c := queue.Claim{Subscription: "OTHER", Number: n, Limit: 2, Lease: time.Minute, Bytes: 1}
 				call := group.ClaimCall(c)
 				if err == nil {
-					err = queue.Do(ctx, queue.MustClient(s.Client), call)
+					err = queue.Do(ctx, servers.MustClient(s.Client), call)
 				}
 				var claimed queue.Claimed
 				if err == nil {
@@ -436,7 +437,7 @@ func TestTopicInUseHasNoViolations(t *testing.T) {
 				}
 				for i := range claimed.Messages {
 					if err == nil {
-						err = queue.Do(ctx, queue.MustClient(s.Client), group.AckCalls([]*queue.Leased{&claimed.Messages[i]})...)
+						err = queue.Do(ctx, servers.MustClient(s.Client), group.AckCalls([]*queue.Leased{&claimed.Messages[i]})...)
 					}
 				}
 				if err == nil && n%10 == 0 && n < 150 {

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
@@ -81,7 +82,7 @@ func (r *Receiver) Gets(want string) {
 func (r *Receiver) Connected(client redis.UniversalClient) {
 	r.t.Helper()
 	publish := client.Publish
-	if queue.Sharded(r.Channel()) {
+	if servers.Sharded(r.Channel()) {
 		publish = client.SPublish
 	}
 	for end := time.Now().Add(patience); publish(context.Background(), r.Channel(), r.Name()+" connected").Val() == 0; {

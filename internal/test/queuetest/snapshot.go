@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // kinds are all keys that a topic may have, and their types in Redis. They are named by the first
@@ -137,7 +138,7 @@ func readAll(ctx context.Context, client redis.UniversalClient, prefix string) (
 	}
 	// A topic is entered in the registry before it has keys. So the registry, read after the keys,
 	// has all.
-	err = queue.Topics(ctx, queue.MustClient(client), prefix, func(name string) { topic(name).listed = true })
+	err = queue.Topics(ctx, servers.MustClient(client), prefix, func(name string) { topic(name).listed = true })
 	if redis.HasErrorPrefix(err, "WRONGTYPE") {
 		found = append(found, fmt.Sprintf("%s is not a set", queue.Registry(prefix)))
 		err = nil

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
@@ -41,7 +42,7 @@ func TestDamageOfATopicWithAStreamIsFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			redistest.Both(t, func(t *testing.T, s redistest.Server) {
-				topic := queue.NewStreamTopic(queue.MustClient(s.Client), s.Prefix, s.Prefix+"-topic", queue.StreamOptions{Retention: time.Hour})
+				topic := queue.NewStreamTopic(servers.MustClient(s.Client), s.Prefix, s.Prefix+"-topic", queue.StreamOptions{Retention: time.Hour})
 				id, err := queue.NewIDs().Next(time.Now())
 				require.NoError(t, err)
 				m := queue.Message{ID: id, Due: queue.In(time.Hour), Body: []byte("0 0 "),

@@ -1,7 +1,8 @@
-package queue
+// Package refusal says what a server's refusals mean: what its user lacks, which command is
+// missing, or that the server is full. It knows ACL rules and the words of servers, and no topic.
+package refusal
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -11,36 +12,45 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// lack is an ErrForbidden: it names what calls need and the server refuses.
-type lack struct {
+var (
+	// ErrForbidden means that the server's user lacks a permission, or the server a command.
+	ErrForbidden = errors.New("forbidden by Redis")
+	// ErrServerFull means that the server is at its memory limit and takes nothing more.
+	ErrServerFull = errors.New("the Redis server is full: it is at its maxmemory")
+)
+
+// Lack is an ErrForbidden: it names what calls need and the server refuses.
+type Lack struct {
 	rules  []string // ACL rules that its user needs: commands, keys and channels
-	absent []string // commands that it does not have
+	Absent []string // commands that it does not have
 	said   error    // the first of its errors; nil: there is none
 }
 
-func (l *lack) any() bool { return len(l.rules)+len(l.absent) > 0 || l.said != nil }
+// Any tells whether anything is lacking.
+func (l *Lack) Any() bool { return len(l.rules)+len(l.Absent) > 0 || l.said != nil }
 
-// need adds ACL rules that the user needs.
-func (l *lack) need(rules ...string) { l.rules = union(l.rules, rules) }
+// Need adds ACL rules that the user needs.
+func (l *Lack) Need(rules ...string) { l.rules = union(l.rules, rules) }
 
-// miss adds commands that the server does not have.
-func (l *lack) miss(commands ...string) { l.absent = union(l.absent, commands) }
+// Miss adds commands that the server does not have.
+func (l *Lack) Miss(commands ...string) { l.Absent = union(l.Absent, commands) }
 
-// explain adds what a command needs that the server has refused: the command, unless the server
+// Explain adds what a command needs that the server has refused: the command, unless the server
 // says that it is about keys or channels, and the rules for these.
-func (l *lack) explain(command string, rules ...string) {
-	if len(l.absent) > 0 {
+func (l *Lack) Explain(command string, rules ...string) {
+	if len(l.Absent) > 0 {
 		return
 	}
 	if said := l.said.Error(); len(l.rules) == 0 && !deniesKeys(said) && !deniesChannels(said) {
-		l.need(rule(command))
+		l.Need(Command(command))
 	}
-	l.need(rules...)
+	l.Need(rules...)
 }
 
-func (l *lack) merge(other *lack) {
-	l.need(other.rules...)
-	l.miss(other.absent...)
+// Merge adds all that another lacks.
+func (l *Lack) Merge(other *Lack) {
+	l.Need(other.rules...)
+	l.Miss(other.Absent...)
 	if l.said == nil {
 		l.said = other.said
 	}
@@ -48,8 +58,8 @@ func (l *lack) merge(other *lack) {
 
 // LacksCommand tells whether an error says that the server does not have a command.
 func LacksCommand(err error) bool {
-	said := (*lack)(nil)
-	return errors.As(err, &said) && len(said.absent) > 0
+	said := (*Lack)(nil)
+	return errors.As(err, &said) && len(said.Absent) > 0
 }
 
 // union appends the texts of more that all has not.
@@ -62,7 +72,7 @@ func union(all, more []string) []string {
 	return all
 }
 
-func (l *lack) Error() string {
+func (l *Lack) Error() string {
 	var parts []string
 	if len(l.rules) > 0 {
 		// ACL SETUSER takes the rules in any order: here commands, then keys, then channels.
@@ -71,9 +81,9 @@ func (l *lack) Error() string {
 		})
 		parts = append(parts, "the user has to be allowed "+strings.Join(rules, " "))
 	}
-	if len(l.absent) > 0 {
+	if len(l.Absent) > 0 {
 		parts = append(parts, fmt.Sprintf("the server has no %s: it is older than Redis 6.2, or its rename-command took that away;"+
-			" remove rename-command from its configuration, and restrict users by an ACL instead", strings.Join(l.absent, ", ")))
+			" remove rename-command from its configuration, and restrict users by an ACL instead", strings.Join(l.Absent, ", ")))
 	}
 	text := ErrForbidden.Error()
 	if len(parts) > 0 {
@@ -89,7 +99,7 @@ func (l *lack) Error() string {
 const kindsOfRules = "+~&"
 
 // Unwrap returns ErrForbidden and the server's error.
-func (l *lack) Unwrap() []error {
+func (l *Lack) Unwrap() []error {
 	if l.said == nil {
 		return []error{ErrForbidden}
 	}
@@ -99,15 +109,15 @@ func (l *lack) Unwrap() []error {
 // AllForbidden returns one error for several, each of which may be nil. It names all that they lack
 // at once.
 func AllForbidden(errs ...error) error {
-	all, others := &lack{}, []error(nil)
+	all, others := &Lack{}, []error(nil)
 	for _, err := range errs {
-		if said := (*lack)(nil); errors.As(err, &said) {
-			all.merge(said)
+		if said := (*Lack)(nil); errors.As(err, &said) {
+			all.Merge(said)
 		} else {
 			others = append(others, err)
 		}
 	}
-	if all.any() {
+	if all.Any() {
 		others = append([]error{all}, others...)
 	}
 	return errors.Join(others...)
@@ -123,10 +133,10 @@ var (
 	unknownInScript = regexp.MustCompile(`Unknown (Redis )?command called from`)
 )
 
-// Refused adds to an error of the server the error of this library that it stands for:
+// Of adds to an error of the server the error of this library that it stands for:
 // ErrForbidden, with what the user must be allowed if that is known, or ErrServerFull. It returns
 // other errors as they are.
-func Refused(err error) error {
+func Of(err error) error {
 	var server redis.Error
 	if errors.Is(err, ErrForbidden) || errors.Is(err, ErrServerFull) || !errors.As(err, &server) {
 		return err
@@ -136,55 +146,19 @@ func Refused(err error) error {
 		return fmt.Errorf("%w: %w", ErrServerFull, err)
 	}
 	if unknown := unknownCommand.FindStringSubmatch(said); unknown != nil {
-		return &lack{absent: []string{strings.ToUpper(unknown[1])}, said: err}
+		return &Lack{Absent: []string{strings.ToUpper(unknown[1])}, said: err}
 	}
 	if unknownInScript.MatchString(said) {
-		return &lack{said: err}
+		return &Lack{said: err}
 	}
 	if !deniesPermission(said) {
 		return err
 	}
-	l := &lack{said: err}
+	l := &Lack{said: err}
 	if named := namedCommand.FindStringSubmatch(said); named != nil {
-		l.need(rule(named[1]))
+		l.Need(Command(named[1]))
 	}
 	return l
-}
-
-// wrongType tells whether a server's error says that a key has a wrong type. In a script of Redis
-// 6.2 the error begins otherwise.
-func wrongType(err error) bool {
-	var server redis.Error
-	return errors.As(err, &server) && strings.Contains(server.Error(), "WRONGTYPE Operation")
-}
-
-// NameWrongType adds the first key of a wrong type to an error of the server, which names none. It
-// returns the error as it is if that is about something else, if the user may not ask, or if the
-// key is gone.
-func NameWrongType(ctx context.Context, client *Client, keys []string, err error) error {
-	if !wrongType(err) {
-		return err
-	}
-	for some := range slices.Chunk(keys, 500) {
-		found, asked := AskKey(ctx, client, some[0], func(ctx context.Context, c redis.UniversalClient) ([]*redis.StatusCmd, error) {
-			found := make([]*redis.StatusCmd, len(some))
-			p := c.Pipeline()
-			for i, key := range some {
-				found[i] = p.Type(ctx, key)
-			}
-			_, err := p.Exec(ctx)
-			return found, err
-		})
-		if asked != nil {
-			return err
-		}
-		for i, key := range some {
-			if is, want := found[i].Val(), TypeOf(key); is != want && is != "none" {
-				return fmt.Errorf("the key %q is a %s, and has to be a %s: %w", key, is, want, err)
-			}
-		}
-	}
-	return err
 }
 
 // full tells whether a server's error says that it is at its memory limit. In a script of Redis 6.2
@@ -210,11 +184,11 @@ func deniesChannels(said string) bool {
 	return strings.Contains(said, "one of the channels") || strings.Contains(said, "access a channel")
 }
 
-// RefusedTo is Refused for a command on the registry or a channel, which may be on another node.
+// To is Of for a command on the registry or a channel, which may be on another node.
 // The error says what the command does. The rules are those of its keys and channels.
-func RefusedTo(what, command string, err error, rules ...string) error {
-	err = Refused(err)
-	said := (*lack)(nil)
+func To(what, command string, err error, rules ...string) error {
+	err = Of(err)
+	said := (*Lack)(nil)
 	switch {
 	case errors.Is(err, ErrServerFull):
 	case !errors.As(err, &said):
@@ -222,30 +196,29 @@ func RefusedTo(what, command string, err error, rules ...string) error {
 	case slices.ContainsFunc(said.rules, func(rule string) bool { return strings.HasPrefix(rule, "+cluster") }):
 		said.rules = []string{"+cluster|slots"} // the client of a Cluster asks for the slots first
 	default:
-		said.explain(command, rules...)
+		said.Explain(command, rules...)
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// refused is Refused for the call's own error. If the server names neither commands nor keys, it
-// adds all of the script.
-func (c *Call) refused(err error) error {
-	err = Refused(err)
-	said := (*lack)(nil)
+// OfScript is Of for a call of a script. If the server names neither commands nor keys, it adds all
+// of the script.
+func OfScript(err error, commands func() []string, keys []string) error {
+	err = Of(err)
+	said := (*Lack)(nil)
 	if !errors.As(err, &said) {
 		return err
 	}
-	commands := Work{scripts: []string{c.script.name}}.commands()
 	switch text := said.said.Error(); {
 	case deniesKeys(text):
-		for _, pattern := range patterns(c.keys) {
-			said.need("~" + pattern)
+		for _, pattern := range patterns(keys) {
+			said.Need("~" + pattern)
 		}
 	case unknownInScript.MatchString(text):
-		said.miss(strings.Join(commands, " or "))
-	case len(said.rules)+len(said.absent) == 0 && !strings.HasPrefix(text, "NOPERM"):
-		for _, command := range commands {
-			said.need(rule(command))
+		said.Miss(strings.Join(commands(), " or "))
+	case len(said.rules)+len(said.Absent) == 0 && !strings.HasPrefix(text, "NOPERM"):
+		for _, command := range commands() {
+			said.Need(Command(command))
 		}
 	}
 	return said
@@ -261,3 +234,9 @@ func patterns(keys []string) (all []string) {
 	}
 	return all
 }
+
+// Command returns the ACL rule that allows a command.
+func Command(command string) string { return "+" + strings.ToLower(command) }
+
+// Keys returns the ACL rule that allows all keys with the prefix.
+func Keys(prefix string) string { return "~" + prefix + ":*" }

@@ -1,4 +1,4 @@
-package queue
+package servers
 
 import (
 	"context"
@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
 )
 
-// Server describes the server of a topic.
+// Server describes a server.
 type Server struct {
 	Info map[string]string // memory, persistence and replication of INFO; managed servers forbid CONFIG
-	// Denied is ErrForbidden if the user may not read INFO, else nil.
+	// Denied is refusal.ErrForbidden if the user may not read INFO, else nil.
 	Denied error
 	Clock  time.Duration // how far its clock is ahead of this machine's, at least
 }
@@ -26,30 +28,26 @@ func (s Server) ReplicaOf() string {
 	return net.JoinHostPort(s.Info["master_host"], s.Info["master_port"])
 }
 
-// Key returns a key of the topic, by which a Cluster's node that has the topic is found.
-func (t *Topic) Key() string { return t.keys.Meta() }
-
-// OnlyServer is the Master of all topics without a Cluster.
+// OnlyServer is the Master of all keys without a Cluster.
 const OnlyServer = ""
 
-// Master returns the address of the node of a Cluster that has the topic, as far as the client
-// knows.
-func (t *Topic) Master(ctx context.Context) (string, error) {
-	if !t.client.Cluster() {
+// Master returns the address of the node of a Cluster that has a key, as far as the client knows.
+func (c *Client) Master(ctx context.Context, key string) (string, error) {
+	if c.cluster == nil {
 		return OnlyServer, nil
 	}
-	node, err := t.client.Node(ctx, t.Key())
+	node, err := c.Node(ctx, key)
 	if err != nil {
 		return "", err
 	}
 	return node.Addr(), nil
 }
 
-// Server asks the server that has the topic about itself.
-func (t *Topic) Server(ctx context.Context) (Server, error) {
+// Server asks the server that has a key about itself.
+func (c *Client) Server(ctx context.Context, key string) (Server, error) {
 	s := Server{Info: map[string]string{}}
 	sent := time.Now()
-	now, err := AskMaster(ctx, t.client, t.Key(), func(ctx context.Context, c redis.UniversalClient) (time.Time, error) {
+	now, err := AskMaster(ctx, c, key, func(ctx context.Context, c redis.UniversalClient) (time.Time, error) {
 		return c.Time(ctx).Result()
 	})
 	if err != nil {
@@ -63,34 +61,34 @@ func (t *Topic) Server(ctx context.Context) (Server, error) {
 		s.Clock = now.Sub(sent)
 	}
 	for _, section := range []string{"memory", "persistence", "replication"} {
-		if err := s.ask(ctx, t, section); err != nil {
+		if err := s.ask(ctx, c, key, section); err != nil {
 			return Server{}, err
 		}
 	}
 	return s, nil
 }
 
-// ReplicaOf returns the address of the master of the server that has the topic; "" if the server is
-// no replica, or does not say.
-func (t *Topic) ReplicaOf(ctx context.Context) (string, error) {
-	if t.client.Cluster() { // its client asks masters
+// ReplicaOf returns the address of the master of the server that has a key; "" if the server is no
+// replica, or does not say.
+func (c *Client) ReplicaOf(ctx context.Context, key string) (string, error) {
+	if c.cluster != nil { // its client asks masters
 		return "", nil
 	}
 	s := Server{Info: map[string]string{}}
-	err := s.ask(ctx, t, "replication")
+	err := s.ask(ctx, c, key, "replication")
 	return s.ReplicaOf(), err
 }
 
 // ask asks for a section of INFO, which the server may lack or not let us see.
-func (s *Server) ask(ctx context.Context, t *Topic, section string) error {
-	text, err := AskMaster(ctx, t.client, t.Key(), func(ctx context.Context, c redis.UniversalClient) (string, error) {
+func (s *Server) ask(ctx context.Context, c *Client, key, section string) error {
+	text, err := AskMaster(ctx, c, key, func(ctx context.Context, c redis.UniversalClient) (string, error) {
 		return c.Info(ctx, section).Result()
 	})
 	if err != nil {
 		if Unreachable(err) {
 			return err
 		}
-		if err := RefusedTo("ask the server about itself", "info", err); errors.Is(err, ErrForbidden) {
+		if err := refusal.To("ask the server about itself", "info", err); errors.Is(err, refusal.ErrForbidden) {
 			s.Denied = err
 		}
 		return nil

@@ -1,4 +1,4 @@
-package queue_test
+package servers_test
 
 import (
 	"context"
@@ -11,8 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+var ctx = context.Background()
 
 // The client alone would try the frozen node for twelve seconds, and return an error.
 func TestACallToANodeThatFreezesIsMadeOnceByTheReplicaThatTakesOver(t *testing.T) {
@@ -20,7 +25,7 @@ func TestACallToANodeThatFreezesIsMadeOnceByTheReplicaThatTakesOver(t *testing.T
 	cluster := redistest.StartCluster(t)
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()})
 	t.Cleanup(func() { _ = client.Close() })
-	topic := topicOf(client, "own", "t")
+	topic := queue.NewTopic(servers.MustClient(client), "own", "t")
 	require.NoError(t, topic.Register(ctx, "g", queue.GroupOptions{}))
 	publish := func(number uint64) error {
 		id, err := queue.NewIDs().Next(time.Now())
@@ -53,7 +58,7 @@ func TestACallThatTakesLongIsNotAbandoned(t *testing.T) {
 	t.Parallel()
 	client := redistest.StartCluster(t).Client(t)
 	var calls atomic.Int64
-	value, err := queue.AskMaster(ctx, queue.MustClient(client), "{t}", func(context.Context, redis.UniversalClient) (int, error) {
+	value, err := servers.AskMaster(ctx, servers.MustClient(client), "{t}", func(context.Context, redis.UniversalClient) (int, error) {
 		calls.Add(1)
 		time.Sleep(1600 * time.Millisecond) // two suspicions
 		return 1, nil

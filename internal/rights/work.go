@@ -1,11 +1,9 @@
-package queue
+package rights
 
 import (
-	"maps"
-	"regexp"
 	"slices"
-	"strings"
-	"sync"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // Work is a kind of use of a topic: the scripts and commands that it sends.
@@ -86,34 +84,9 @@ func (w Work) AndWaits() Work {
 // notForScripts has the tries, which change nothing, of commands that no script may call.
 var notForScripts = map[string][]any{"WAIT": {"wait", 0, 1}}
 
-var calledCommand = regexp.MustCompile(`(?:redis\.p?call|each)\('([A-Z]+)'`)
-
-// commandsOf returns the commands that each script calls, itself or in a snippet.
-var commandsOf = sync.OnceValue(func() map[string][]string {
-	commands := map[string][]string{}
-	for name, source := range Scripts() {
-		for _, match := range calledCommand.FindAllStringSubmatch(source, -1) {
-			commands[name] = append(commands[name], match[1])
-		}
-	}
-	return commands
-})
-
-// commands returns the commands of the work, each once. It leaves out commands of streams, which
-// begin with an X, for topics without a stream: the publish script has both. It leaves out
-// SPUBLISH, which only a Cluster needs, and only if it has the command.
+// commands returns the commands of the work, each once.
 func (w Work) commands() []string {
-	streams := slices.ContainsFunc(w.scripts, func(script string) bool { return strings.HasSuffix(script, "_stream") })
-	all := map[string]bool{}
-	for _, command := range w.besides {
-		all[command] = true
-	}
-	for _, script := range w.scripts {
-		for _, command := range commandsOf()[script] {
-			if command != "SPUBLISH" && (streams || command[0] != 'X') {
-				all[command] = true
-			}
-		}
-	}
-	return slices.Sorted(maps.Keys(all))
+	all := append(queue.Commands(w.scripts...), w.besides...)
+	slices.Sort(all)
+	return slices.Compact(all)
 }

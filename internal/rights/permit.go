@@ -1,4 +1,9 @@
-package queue
+// Package rights says what each kind of work needs of a server, and tries it before the work
+// begins.
+//
+//   - work.go lists the scripts and commands of each kind of work.
+//   - permit.go tries them, so that no script fails in its middle for want of a permission.
+package rights
 
 import (
 	"context"
@@ -9,6 +14,10 @@ import (
 	"sync"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // Permits remembers which kinds of work were tried on which servers, so that each is tried once.
@@ -28,7 +37,7 @@ type permit struct{ work, server string }
 //
 // evicts is the server's maxmemory-policy if by that it may evict keys. It is "" if not, if the
 // server does not say, or if an earlier Try returned it.
-func (p *Permits) Try(ctx context.Context, t *Topic, work Work) (evicts string, err error) {
+func (p *Permits) Try(ctx context.Context, t *queue.Topic, work Work) (evicts string, err error) {
 	server, _ := t.Master(ctx) // after an error the call below fails too
 	this := permit{work.Name, server}
 	p.mu.RLock()
@@ -37,7 +46,7 @@ func (p *Permits) Try(ctx context.Context, t *Topic, work Work) (evicts string, 
 	if known {
 		return "", nil
 	}
-	evicts, tried, err := t.permit(ctx, work)
+	evicts, tried, err := permitted(ctx, t, work)
 	if err != nil || !tried {
 		return "", err
 	}
@@ -53,47 +62,48 @@ func (p *Permits) Try(ctx context.Context, t *Topic, work Work) (evicts string, 
 	return evicts, nil
 }
 
-// permit tries all that the work needs. If there is no such topic and the work does not open it,
+// permitted tries all that the work needs. If there is no such topic and the work does not open it,
 // the script tries nothing, and tried is false.
-func (t *Topic) permit(ctx context.Context, work Work) (evicts string, tried bool, err error) {
-	lacks, keysAllowed, err := t.tryBesides(ctx, work)
+func permitted(ctx context.Context, t *queue.Topic, work Work) (evicts string, tried bool, err error) {
+	lacks, keysAllowed, err := tryBesides(ctx, t, work)
 	if err != nil {
 		return "", false, err
 	}
-	draft := t.Draft(&permitScript, Target{}, "nothing", t.keys.Operation(Token()), "text", t.keys.Operation(Token()), "opens", work.opens)
+	draft := t.Draft(&queue.PermitScript, queue.Target{}, "nothing", t.Keys().Operation(queue.Token()), "text", t.Keys().Operation(queue.Token()),
+		"opens", work.opens)
 	for _, command := range work.commands() {
 		draft.Each("command", "command", command)
 	}
 	call := draft.Call()
-	if err := Do(ctx, t.client, call); err != nil {
-		said := (*lack)(nil)
+	if err := queue.Do(ctx, t.Client(), call); err != nil {
+		said := (*refusal.Lack)(nil)
 		if !errors.As(err, &said) {
 			return "", false, err
 		}
-		lacks.merge(said)
-		if len(said.absent) == 0 { // no command of scripts could be tried, so all are named
-			lacks.need(rules(work)...)
+		lacks.Merge(said)
+		if len(said.Absent) == 0 { // no command of scripts could be tried, so all are named
+			lacks.Need(rules(work)...)
 			if !keysAllowed {
-				lacks.need(keyRule(t.prefix))
+				lacks.Need(refusal.Keys(t.Prefix()))
 			}
 		}
 		return "", false, lacks
 	}
-	reply, err := call.cmd.StringSlice()
+	reply, err := call.Cmd().StringSlice()
 	if err != nil {
 		return "", false, fmt.Errorf("permit: unexpected reply: %w", err)
 	}
 	for _, part := range reply[min(1, len(reply)):] {
 		switch command, verdict, _ := strings.Cut(part, " "); verdict {
 		case "forbidden":
-			lacks.need(rule(command))
+			lacks.Need(refusal.Command(command))
 		case "absent":
-			lacks.miss(command)
+			lacks.Miss(command)
 		default:
 			return "", false, fmt.Errorf("permit: unexpected reply %q", part)
 		}
 	}
-	if lacks.any() {
+	if lacks.Any() {
 		return "", false, lacks
 	}
 	if len(reply) == 0 {
@@ -108,25 +118,25 @@ func (t *Topic) permit(ctx context.Context, work Work) (evicts string, tried boo
 // tryBesides tries the commands of the work that permit.lua cannot try, and without a Cluster the
 // key of the registry. It does so in one pipeline to the topic's node. keysAllowed tells that the
 // user may surely use the keys.
-func (t *Topic) tryBesides(ctx context.Context, work Work) (lacks *lack, keysAllowed bool, err error) {
+func tryBesides(ctx context.Context, t *queue.Topic, work Work) (lacks *refusal.Lack, keysAllowed bool, err error) {
 	type try struct {
 		args  []any
 		rules []string // what its keys and channels need
 	}
 	var tries []try
 	if slices.Contains(work.commands(), "PUBLISH") { // scripts call it, too; no process has the channel
-		tries = append(tries, try{[]any{"publish", MailboxChannel(t.prefix, "check"), ""}, []string{MailboxRule(t.prefix)}})
-		if t.client.Cluster() {
-			tries = append(tries, try{[]any{"spublish", ShardedMailbox(t.prefix, "check", t.Name), ""}, []string{MailboxRule(t.prefix)}})
+		tries = append(tries, try{[]any{"publish", queue.MailboxChannel(t.Prefix(), "check"), ""}, []string{queue.MailboxRule(t.Prefix())}})
+		if t.Client().Cluster() {
+			tries = append(tries, try{[]any{"spublish", queue.ShardedMailbox(t.Prefix(), "check", t.Name), ""}, []string{queue.MailboxRule(t.Prefix())}})
 		}
 	}
 	for _, command := range work.besides {
 		switch command {
 		case "SADD": // the work announces topics, too; no topic is named ""
-			tries = append(tries, try{[]any{"publish", t.newTopics(), ""}, []string{TopicsRule(t.prefix)}})
+			tries = append(tries, try{[]any{"publish", queue.NewTopics(t.Prefix(), t.Client().Database()), ""}, []string{queue.TopicsRule(t.Prefix())}})
 		case "SISMEMBER":
-			if !t.client.Cluster() { // another node may have the registry
-				tries = append(tries, try{[]any{"sismember", Registry(t.prefix), ""}, []string{keyRule(t.prefix)}})
+			if !t.Client().Cluster() { // another node may have the registry
+				tries = append(tries, try{[]any{"sismember", queue.Registry(t.Prefix()), ""}, []string{refusal.Keys(t.Prefix())}})
 			}
 		default:
 			if args := notForScripts[command]; args != nil {
@@ -134,11 +144,11 @@ func (t *Topic) tryBesides(ctx context.Context, work Work) (lacks *lack, keysAll
 			}
 		}
 	}
-	lacks = &lack{}
+	lacks = &refusal.Lack{}
 	if len(tries) == 0 {
 		return lacks, false, nil
 	}
-	calls, err := AskMaster(ctx, t.client, t.Key(), func(ctx context.Context, c redis.UniversalClient) (calls []*redis.Cmd, err error) {
+	calls, err := servers.AskMaster(ctx, t.Client(), t.Key(), func(ctx context.Context, c redis.UniversalClient) (calls []*redis.Cmd, err error) {
 		pipe := c.Pipeline()
 		for _, try := range tries {
 			calls = append(calls, pipe.Do(ctx, try.args...))
@@ -146,42 +156,30 @@ func (t *Topic) tryBesides(ctx context.Context, work Work) (lacks *lack, keysAll
 		_, err = pipe.Exec(ctx)
 		return calls, err
 	})
-	if Unreachable(err) {
-		t.client.findNodes(ctx, err)
+	if servers.Unreachable(err) {
+		t.Client().FindNodes(ctx, err)
 		return nil, false, err
 	}
 	for i, call := range calls {
-		said := (*lack)(nil)
-		if !errors.As(Refused(call.Err()), &said) {
+		said := (*refusal.Lack)(nil)
+		if !errors.As(refusal.Of(call.Err()), &said) {
 			keysAllowed = keysAllowed || call.Name() == "sismember"
 			continue
 		}
-		if call.Name() == "spublish" && len(said.absent) > 0 {
+		if call.Name() == "spublish" && len(said.Absent) > 0 {
 			continue // Redis 6.2 has no sharded channels, and mailboxes use none there
 		}
-		said.explain(call.Name(), tries[i].rules...)
-		lacks.merge(said)
+		said.Explain(call.Name(), tries[i].rules...)
+		lacks.Merge(said)
 	}
 	return lacks, keysAllowed, nil
 }
-
-// rule returns the ACL rule that allows a command.
-func rule(command string) string { return "+" + strings.ToLower(command) }
-
-// keyRule returns the ACL rule that allows all keys with the prefix.
-func keyRule(prefix string) string { return "~" + prefix + ":*" }
-
-// MailboxRule returns the ACL rule that allows the channels of all mailboxes.
-func MailboxRule(prefix string) string { return "&" + MailboxChannel(prefix, "*") }
-
-// TopicsRule returns the ACL rule that allows the channel of new topics, of any database.
-func TopicsRule(prefix string) string { return "&" + prefix + ":new-topics:*" }
 
 // rules returns the ACL rules that allow all scripts of the work, and their commands.
 func rules(work Work) []string {
 	all := []string{"+evalsha", "+eval", "+script|load"}
 	for _, command := range work.commands() {
-		all = append(all, rule(command))
+		all = append(all, refusal.Command(command))
 	}
 	return all
 }

@@ -1,6 +1,7 @@
-package queue_test
+package rights_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,21 +14,24 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
+	"github.com/redisdelay/watermill-redisdelay/internal/rights"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 // works are all that there are.
-var works = []queue.Work{
-	queue.Publishing, queue.Publishing.AndWaits(), queue.PublishingStreams, queue.Scheduling, queue.SchedulingStreams, queue.Consuming, queue.Spreading,
-	queue.Counting, queue.Listing, queue.Surveying, queue.Killing, queue.Watching, queue.Finding, queue.Foreseeing, queue.Tailing, queue.Cancelling, queue.Rescheduling,
-	queue.Requeueing, queue.RequeueingMany, queue.Discarding, queue.DiscardingMany, queue.Arriving,
-	queue.Pausing, queue.Resuming, queue.Reviewing, queue.Amending, queue.Recurrence, queue.RecurrenceStreams, queue.Overlapping, queue.Removing, queue.Adding, queue.Erasing, queue.Checking, queue.Repairing,
+var works = []rights.Work{
+	rights.Publishing, rights.Publishing.AndWaits(), rights.PublishingStreams, rights.Scheduling, rights.SchedulingStreams, rights.Consuming, rights.Spreading,
+	rights.Counting, rights.Listing, rights.Surveying, rights.Killing, rights.Watching, rights.Finding, rights.Foreseeing, rights.Tailing, rights.Cancelling, rights.Rescheduling,
+	rights.Requeueing, rights.RequeueingMany, rights.Discarding, rights.DiscardingMany, rights.Arriving,
+	rights.Pausing, rights.Resuming, rights.Reviewing, rights.Amending, rights.Recurrence, rights.RecurrenceStreams, rights.Overlapping, rights.Removing, rights.Adding, rights.Erasing, rights.Checking, rights.Repairing,
 }
 
 // opening are the works that make a topic if there is none.
-var opening = []queue.Work{
-	queue.Publishing, queue.Publishing.AndWaits(), queue.PublishingStreams, queue.Consuming, queue.Spreading, queue.Arriving, queue.Adding, queue.Recurrence,
-	queue.RecurrenceStreams,
+var opening = []rights.Work{
+	rights.Publishing, rights.Publishing.AndWaits(), rights.PublishingStreams, rights.Consuming, rights.Spreading, rights.Arriving, rights.Adding, rights.Recurrence,
+	rights.RecurrenceStreams,
 }
 
 func TestOnlyWorkOnStreamsNeedsTheCommandsOfStreams(t *testing.T) {
@@ -40,9 +44,9 @@ func TestOnlyWorkOnStreamsNeedsTheCommandsOfStreams(t *testing.T) {
 			}
 		}
 		want := map[string][]string{
-			queue.PublishingStreams.Name: {"XADD", "XDEL", "XLEN", "XTRIM"},
-			queue.RecurrenceStreams.Name: {"XADD", "XDEL", "XLEN", "XTRIM"},
-			queue.SchedulingStreams.Name: {"XADD", "XLEN", "XTRIM"},
+			rights.PublishingStreams.Name: {"XADD", "XDEL", "XLEN", "XTRIM"},
+			rights.RecurrenceStreams.Name: {"XADD", "XDEL", "XLEN", "XTRIM"},
+			rights.SchedulingStreams.Name: {"XADD", "XLEN", "XTRIM"},
 		}[work.Name]
 		require.Equal(t, want, ofStreams, work.Name)
 	}
@@ -59,12 +63,12 @@ func TestNoTwoWorksHaveOneName(t *testing.T) {
 
 func TestPermitsFindNothingWhereAllIsAllowedAndChangeNothing(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		w := newWorld(t, s, "topic", "a")
-		w.publishNow("x")
+		w := newWorld(t, s, "a")
+		require.NoError(t, w.topic.Publish(ctx, "publisher", 1, []queue.Message{{ID: queue.Token()}}))
 		w.unchanged(func() {
 			for _, work := range works {
 				for range 2 {
-					evicts, err := new(queue.Permits).Try(ctx, w.topic.Topic, work)
+					evicts, err := new(rights.Permits).Try(ctx, w.topic, work)
 					require.NoError(t, err, work.Name)
 					require.Empty(t, evicts)
 				}
@@ -75,25 +79,32 @@ func TestPermitsFindNothingWhereAllIsAllowedAndChangeNothing(t *testing.T) {
 
 func TestPermitsAreTriedOnce(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		w := newWorld(t, s, "topic", "a")
-		r := w.record()
-		var permits queue.Permits
-		try := func(topic string, work queue.Work) int {
-			_, err := permits.Try(ctx, topicOf(w.Client, w.Prefix, topic).Topic, work)
+		w := newWorld(t, s, "a")
+		scripts := 0
+		w.Client.AddHook(redistest.Hook(func(_ context.Context, calls []redis.Cmder, next func() error) error {
+			if calls[0].Name() == "evalsha" {
+				scripts += len(calls)
+			}
+			return next()
+		}))
+		var permits rights.Permits
+		try := func(topic string, work rights.Work) int {
+			_, err := permits.Try(ctx, topicOf(w.Client, w.Prefix, topic), work)
 			require.NoError(t, err)
-			return len(r.take())
+			defer func() { scripts = 0 }()
+			return scripts
 		}
-		require.Equal(t, 1, try("topic", queue.Cancelling))
-		require.Zero(t, try("topic", queue.Cancelling))
-		require.Zero(t, try("another", queue.Cancelling))
-		require.Equal(t, 1, try("topic", queue.Pausing), "another work")
+		require.Equal(t, 1, try("topic", rights.Cancelling))
+		require.Zero(t, try("topic", rights.Cancelling))
+		require.Zero(t, try("another", rights.Cancelling))
+		require.Equal(t, 1, try("topic", rights.Pausing), "another work")
 
 		// Without a topic nothing can be tried, and the try makes none.
-		require.Equal(t, 1, try("another", queue.Resuming))
-		require.Equal(t, 1, try("another", queue.Resuming))
+		require.Equal(t, 1, try("another", rights.Resuming))
+		require.Equal(t, 1, try("another", rights.Resuming))
 		require.Zero(t, w.Client.Exists(ctx, queue.NewKeys(w.Prefix, "another").Meta()).Val())
-		require.Equal(t, 1, try("another", queue.Publishing), "tried, although there is no topic")
-		require.Zero(t, try("another", queue.Publishing))
+		require.Equal(t, 1, try("another", rights.Publishing), "tried, although there is no topic")
+		require.Zero(t, try("another", rights.Publishing))
 		require.Zero(t, w.Client.Exists(ctx, queue.NewKeys(w.Prefix, "another").Meta()).Val())
 	})
 }
@@ -101,8 +112,8 @@ func TestPermitsAreTriedOnce(t *testing.T) {
 func TestPermitsNameEachCommandThatIsNotAllowed(t *testing.T) {
 	t.Parallel()
 	admin := redistest.Start(t).Client(t)
-	w := newWorld(t, redistest.Server{Client: admin, Prefix: "own"}, "topic", "a")
-	w.publishNow("x")
+	w := newWorld(t, redistest.Server{Client: admin, Prefix: "own"}, "a")
+	require.NoError(t, w.topic.Publish(ctx, "publisher", 1, []queue.Message{{ID: queue.Token()}}))
 	all := map[string]bool{"EVALSHA": true}
 	for _, work := range works {
 		for _, command := range work.Commands() {
@@ -118,13 +129,13 @@ func TestPermitsNameEachCommandThatIsNotAllowed(t *testing.T) {
 		topic, missing := topicOf(user, "own", "topic"), topicOf(user, "own", "missing")
 		w.unchanged(func() {
 			for _, work := range works {
-				_, err := new(queue.Permits).Try(ctx, topic.Topic, work)
+				_, err := new(rights.Permits).Try(ctx, topic, work)
 				switch takes := slices.Contains(work.Commands(), command); {
 				case command == "EVALSHA":
-					require.ErrorIs(t, err, queue.ErrForbidden)
+					require.ErrorIs(t, err, refusal.ErrForbidden)
 					require.ErrorContains(t, err, "evalsha")
 				case takes:
-					require.ErrorIs(t, err, queue.ErrForbidden, "%s without %s", work.Name, command)
+					require.ErrorIs(t, err, refusal.ErrForbidden, "%s without %s", work.Name, command)
 					require.ErrorContains(t, err, "allowed +"+name)
 				default:
 					require.NoError(t, err, "%s without %s", work.Name, command)
@@ -133,7 +144,7 @@ func TestPermitsNameEachCommandThatIsNotAllowed(t *testing.T) {
 		})
 		w.unchanged(func() { // a topic that the work would open
 			for _, work := range opening {
-				_, err := new(queue.Permits).Try(ctx, missing.Topic, work)
+				_, err := new(rights.Permits).Try(ctx, missing, work)
 				if slices.Contains(work.Commands(), command) {
 					require.Regexp(t, `allowed (.* )?\+`+name+`( |:|$)`, fmt.Sprint(err), "%s without %s", work.Name, command)
 				} else if command != "EVALSHA" {
@@ -154,7 +165,7 @@ func noKeys(t *testing.T, client redis.UniversalClient, pattern string) {
 // absent returns the commands that an error says the server does not have.
 func absent(t *testing.T, err error) []string {
 	t.Helper()
-	require.ErrorIs(t, err, queue.ErrForbidden)
+	require.ErrorIs(t, err, refusal.ErrForbidden)
 	_, list, found := strings.Cut(err.Error(), "the server has no ")
 	require.True(t, found, err)
 	list, advice, _ := strings.Cut(list, ": ")
@@ -175,8 +186,8 @@ func TestPermitsNameEachCommandThatTheServerDoesNotHave(t *testing.T) {
 	}
 	client := redistest.Start(t, renames...).Client(t)
 	require.NoError(t, client.Do(ctx, "taken-HSET", queue.NewKeys("own", "topic").Meta(), "layout", queue.Layout).Err())
-	named := func(topic string, work queue.Work) {
-		_, err := new(queue.Permits).Try(ctx, topicOf(client, "own", topic).Topic, work)
+	named := func(topic string, work rights.Work) {
+		_, err := new(rights.Permits).Try(ctx, topicOf(client, "own", topic), work)
 		commands := slices.DeleteFunc(work.Commands(), func(command string) bool { return command == "SET" || command == "DEL" })
 		require.ElementsMatch(t, commands, absent(t, err), "%s: %v", work.Name, err)
 		require.NotContains(t, err.Error(), "+")
@@ -197,7 +208,7 @@ func TestPermitsNameTheOneCommandThatTheServerDoesNotHave(t *testing.T) {
 		for _, name := range []string{"", "another"} {
 			client := redistest.Start(t, "--rename-command", command, name).Client(t)
 			for _, work := range opening {
-				_, err := new(queue.Permits).Try(ctx, topicOf(client, "own", "topic").Topic, work)
+				_, err := new(rights.Permits).Try(ctx, topicOf(client, "own", "topic"), work)
 				if command == "EVALSHA" || slices.Contains(work.Commands(), command) {
 					require.Equal(t, []string{command}, absent(t, err), work.Name)
 				} else {
@@ -233,8 +244,8 @@ func TestPermitsNameCommandsKeysAndChannelsInOneError(t *testing.T) {
 		require.NoError(t, admin.Do(ctx, append([]any{"ACL", "SETUSER", name, "on", ">secret", "resetchannels"}, rules.has...)...).Err())
 		user := redis.NewClient(&redis.Options{Addr: in.Addr(), Username: name, Password: "secret"})
 		defer user.Close()
-		_, err := new(queue.Permits).Try(ctx, topicOf(user, "own", "topic").Topic, queue.Consuming)
-		require.ErrorIs(t, err, queue.ErrForbidden)
+		_, err := new(rights.Permits).Try(ctx, topicOf(user, "own", "topic"), rights.Consuming)
+		require.ErrorIs(t, err, refusal.ErrForbidden)
 		require.ErrorContains(t, err, rules.wants)
 		require.Zero(t, admin.DBSize(ctx).Val())
 	}
@@ -247,8 +258,8 @@ func TestPermitsFindThatTheKeyOfTheRegistryIsNotAllowed(t *testing.T) {
 	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~own:{*", "&*", "+@all").Err())
 	user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: "user", Password: "secret"})
 	defer user.Close()
-	_, err := new(queue.Permits).Try(ctx, topicOf(user, "own", "topic").Topic, queue.Publishing)
-	require.ErrorIs(t, err, queue.ErrForbidden)
+	_, err := new(rights.Permits).Try(ctx, topicOf(user, "own", "topic"), rights.Publishing)
+	require.ErrorIs(t, err, refusal.ErrForbidden)
 	require.ErrorContains(t, err, "the user has to be allowed ~own:*: NOPERM")
 }
 
@@ -262,12 +273,12 @@ func TestKeysThatAreNotAllowedAreNamed(t *testing.T) {
 		t.Cleanup(func() { _ = client.Close() })
 		return client
 	}
-	_, err := new(queue.Permits).Try(ctx, topicOf(user("other", "~other:*"), "own", "topic").Topic, queue.Publishing)
-	require.ErrorIs(t, err, queue.ErrForbidden)
+	_, err := new(rights.Permits).Try(ctx, topicOf(user("other", "~other:*"), "own", "topic"), rights.Publishing)
+	require.ErrorIs(t, err, refusal.ErrForbidden)
 	require.ErrorContains(t, err, " ~own:*: NOPERM")
-	topic := streamTopicOf(user("narrow", "~own:*"), "own", "stream", queue.StreamOptions{})
+	topic := queue.NewStreamTopic(servers.MustClient(user("narrow", "~own:*")), "own", "stream", queue.StreamOptions{})
 	err = topic.Publish(ctx, "publisher", 1, []queue.Message{{ID: queue.Token()}})
-	require.ErrorIs(t, err, queue.ErrForbidden)
+	require.ErrorIs(t, err, refusal.ErrForbidden)
 	require.ErrorContains(t, err, "the user has to be allowed ~own:* ~stream: NOPERM")
 }
 
@@ -276,17 +287,17 @@ func TestKeysThatAreNotAllowedAreNamed(t *testing.T) {
 func TestPermitsFindThatChannelsAreNotAllowed(t *testing.T) {
 	t.Parallel()
 	admin := redistest.Start(t).Client(t)
-	w := newWorld(t, redistest.Server{Client: admin, Prefix: "own"}, "topic", "a")
+	w := newWorld(t, redistest.Server{Client: admin, Prefix: "own"}, "a")
 	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~own:*", "resetchannels", "+@all").Err())
 	user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: "user", Password: "secret"})
 	defer user.Close()
-	for _, work := range []queue.Work{queue.Publishing, queue.PublishingStreams, queue.Scheduling, queue.SchedulingStreams, queue.Consuming} {
+	for _, work := range []rights.Work{rights.Publishing, rights.PublishingStreams, rights.Scheduling, rights.SchedulingStreams, rights.Consuming} {
 		w.unchanged(func() {
-			_, err := new(queue.Permits).Try(ctx, topicOf(user, "own", "topic").Topic, work)
-			require.ErrorIs(t, err, queue.ErrForbidden)
+			_, err := new(rights.Permits).Try(ctx, topicOf(user, "own", "topic"), work)
+			require.ErrorIs(t, err, refusal.ErrForbidden)
 			require.ErrorContains(t, err, "the user has to be allowed &own:mailbox:*")
-			_, err = new(queue.Permits).Try(ctx, topicOf(user, "own", "new").Topic, work)
-			require.ErrorIs(t, err, queue.ErrForbidden)
+			_, err = new(rights.Permits).Try(ctx, topicOf(user, "own", "new"), work)
+			require.ErrorIs(t, err, refusal.ErrForbidden)
 		})
 	}
 }
@@ -298,16 +309,16 @@ func TestPermitsFindThatTheChannelOfNewTopicsIsNotAllowed(t *testing.T) {
 	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~own:*", "resetchannels", "&own:mailbox:*", "+@all").Err())
 	user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: "user", Password: "secret"})
 	defer user.Close()
-	for _, work := range []queue.Work{queue.Publishing, queue.PublishingStreams, queue.Consuming} {
-		_, err := new(queue.Permits).Try(ctx, topicOf(user, "own", "topic").Topic, work)
-		require.ErrorIs(t, err, queue.ErrForbidden)
+	for _, work := range []rights.Work{rights.Publishing, rights.PublishingStreams, rights.Consuming} {
+		_, err := new(rights.Permits).Try(ctx, topicOf(user, "own", "topic"), work)
+		require.ErrorIs(t, err, refusal.ErrForbidden)
 		require.ErrorContains(t, err, "&own:new-topics:*")
 	}
 	require.Zero(t, admin.DBSize(ctx).Val())
 }
 
 // onNodes is a Cluster with a topic, the node that has it, and the one that has the registry.
-func onNodes(t *testing.T) (client redis.UniversalClient, topic *operate.Topic, its, registrys *redistest.Instance) {
+func onNodes(t *testing.T) (client redis.UniversalClient, topic *queue.Topic, its, registrys *redistest.Instance) {
 	t.Helper()
 	cluster := redistest.StartCluster(t)
 	registrys, _ = cluster.Owner(queue.Registry("own"))
@@ -324,7 +335,7 @@ func TestPermitsTryToWakeOthersOnTheTopicsNode(t *testing.T) {
 	_, err := topic.Groups(ctx)
 	require.NoError(t, err)
 	try := func() error {
-		_, err := new(queue.Permits).Try(ctx, topic.Topic, queue.Publishing)
+		_, err := new(rights.Permits).Try(ctx, topic, rights.Publishing)
 		return err
 	}
 	require.NoError(t, registrys.Client(t).Do(ctx, "ACL", "SETUSER", "default", "resetchannels").Err())
@@ -338,7 +349,7 @@ func TestPermitsTryToWakeOthersOnTheTopicsNode(t *testing.T) {
 		require.NoError(t, its.Client(t).Do(ctx, "ACL", "SETUSER", "default", "+spublish").Err())
 	}
 	require.NoError(t, its.Client(t).Do(ctx, "ACL", "SETUSER", "default", "resetchannels").Err())
-	require.ErrorIs(t, try(), queue.ErrForbidden)
+	require.ErrorIs(t, try(), refusal.ErrForbidden)
 }
 
 func TestForbiddenCommandsOfTheRegistryAreNamedBeforeTheTopicIsWritten(t *testing.T) {
@@ -349,8 +360,8 @@ func TestForbiddenCommandsOfTheRegistryAreNamedBeforeTheTopicIsWritten(t *testin
 		t.Helper()
 		require.NoError(t, registrys.Client(t).Do(ctx, "ACL", "SETUSER", "default", "-"+command).Err())
 		err := do()
-		require.ErrorIs(t, err, queue.ErrForbidden)
-		require.ErrorContains(t, err, "the registry: "+queue.ErrForbidden.Error()+": the user has to be allowed +"+command)
+		require.ErrorIs(t, err, refusal.ErrForbidden)
+		require.ErrorContains(t, err, "the registry: "+refusal.ErrForbidden.Error()+": the user has to be allowed +"+command)
 		require.NoError(t, registrys.Client(t).Do(ctx, "ACL", "SETUSER", "default", "+"+command).Err())
 	}
 	open := func() error {
@@ -361,7 +372,7 @@ func TestForbiddenCommandsOfTheRegistryAreNamedBeforeTheTopicIsWritten(t *testin
 	without("sadd", open)
 	require.Zero(t, client.Exists(ctx, meta).Val())
 	require.NoError(t, open())
-	without("srem", func() error { return topic.Erase(ctx) })
+	without("srem", func() error { return (&operate.Topic{Topic: topic}).Erase(ctx) })
 	require.EqualValues(t, 1, client.Exists(ctx, meta).Val())
 }
 
@@ -376,17 +387,17 @@ func TestPermitsAreTriedOnEachNodeOfACluster(t *testing.T) {
 		owner, _ := cluster.Owner("{" + topic + "}")
 		topics[owner] = topic
 	}
-	var permits queue.Permits
+	var permits rights.Permits
 	for owner, topic := range topics {
 		try := func() error {
-			_, err := permits.Try(ctx, topicOf(client, "own", topic).Topic, queue.Publishing)
+			_, err := permits.Try(ctx, topicOf(client, "own", topic), rights.Publishing)
 			return err
 		}
 		may := func(rule string) {
 			require.NoError(t, owner.Client(t).Do(ctx, "ACL", "SETUSER", "default", rule).Err())
 		}
 		may("-zadd")
-		require.ErrorIs(t, try(), queue.ErrForbidden)
+		require.ErrorIs(t, try(), refusal.ErrForbidden)
 		may("+zadd")
 		require.NoError(t, try())
 		may("-zadd")
@@ -402,10 +413,10 @@ func TestPermitsTellOnceThatKeysMayBeEvicted(t *testing.T) {
 		{"100mb", "allkeys-lru", "allkeys-lru"},
 		{"100mb", "volatile-ttl", "volatile-ttl"},
 	} {
-		w := newWorld(t, redistest.Server{Client: redistest.Start(t, "--maxmemory", c.limit, "--maxmemory-policy", c.policy).Client(t), Prefix: "own"}, "topic")
-		var permits queue.Permits
+		w := newWorld(t, redistest.Server{Client: redistest.Start(t, "--maxmemory", c.limit, "--maxmemory-policy", c.policy).Client(t), Prefix: "own"})
+		var permits rights.Permits
 		for _, want := range []string{c.want, ""} {
-			evicts, err := permits.Try(ctx, w.topic.Topic, queue.Publishing)
+			evicts, err := permits.Try(ctx, w.topic, rights.Publishing)
 			require.NoError(t, err)
 			require.Equal(t, want, evicts)
 		}

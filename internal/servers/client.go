@@ -1,11 +1,13 @@
-package queue
+package servers
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -92,7 +94,7 @@ func NewClient(client redis.UniversalClient) (c *Client, err error) {
 func MustClient(client redis.UniversalClient) *Client {
 	c, err := NewClient(client)
 	if err != nil {
-		panic(fmt.Errorf("queue: the client %w", err))
+		panic(fmt.Errorf("servers: the client %w", err))
 	}
 	return c
 }
@@ -121,6 +123,10 @@ func (n Node) Call(call func(redis.UniversalClient) error) error { return guarde
 func (n Node) Subscribe(ctx context.Context, channels ...string) (*redis.PubSub, error) {
 	return subscribe(ctx, n.user, channels)
 }
+
+// Sharded tells whether a channel is a sharded one, which is in the slot of its hash tag. Only such
+// channels have a brace.
+func Sharded(channel string) bool { return strings.Contains(channel, "{") }
 
 // Ask makes a call that returns a value.
 func Ask[T any](redisOrNode Redis, ask func(redis.UniversalClient) (T, error)) (value T, err error) {
@@ -200,6 +206,12 @@ func (c *Client) route(ctx context.Context, key string) (route, error) {
 	return route{node: Node{master}, user: c.user}, nil
 }
 
+// ReadTimeout returns for how long a client of one server waits for an answer. Without a positive
+// one it waits for ever.
+func ReadTimeout(node redis.UniversalClient) time.Duration {
+	return node.(single).Options().ReadTimeout
+}
+
 // PerNode returns parts of a list whose keys have one master each, in the order of the list. A
 // client of one server has one part.
 func PerNode[T any](ctx context.Context, c *Client, list []T, key func(T) string) (parts [][]T) {
@@ -222,9 +234,9 @@ func PerNode[T any](ctx context.Context, c *Client, list []T, key func(T) string
 	return parts
 }
 
-// findNodes has the client of a Cluster read the slots again if a call failed because a node did
+// FindNodes has the client of a Cluster read the slots again if a call failed because a node did
 // not answer. By itself the client would ask nodes that are gone for another ten seconds.
-func (c *Client) findNodes(ctx context.Context, err error) {
+func (c *Client) FindNodes(ctx context.Context, err error) {
 	if c.cluster != nil && Unreachable(err) {
 		c.reload(ctx)
 	}

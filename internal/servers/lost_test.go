@@ -1,4 +1,4 @@
-package queue
+package servers_test
 
 import (
 	"context"
@@ -10,23 +10,24 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 // frozenAlone returns a client of a Cluster, a topic of a master that is frozen and has no replica,
 // and that master.
-func frozenAlone(t *testing.T, options redis.ClusterOptions) (*redis.ClusterClient, *Topic, *redistest.Instance) {
+func frozenAlone(t *testing.T, options redis.ClusterOptions) (*redis.ClusterClient, *queue.Topic, *redistest.Instance) {
 	cluster := redistest.StartCluster(t)
 	owner, replica := cluster.Owner("{t}")
 	replica.Kill()
 	options.Addrs = cluster.Addrs()
 	user := redis.NewClusterClient(&options)
 	t.Cleanup(func() { _ = user.Close() })
-	topic := NewTopic(MustClient(user), "own", "t")
-	require.NoError(t, topic.Register(t.Context(), "g", GroupOptions{}))
-	topic.remember(nil)
+	topic := queue.NewTopic(servers.MustClient(user), "own", "t")
+	require.NoError(t, topic.Register(t.Context(), "g", queue.GroupOptions{}))
 	owner.Pause()
-	return user, topic, owner
+	return user, queue.NewTopic(topic.Client(), "own", "t"), owner
 }
 
 func TestAnEndedContextIsTheErrorOfACallToALostNode(t *testing.T) {
@@ -67,15 +68,15 @@ func TestAnotherMasterIsNoHeirOfALostNode(t *testing.T) {
 	require.Eventually(t, alone, 20*time.Second, 100*time.Millisecond)
 	user := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{other.Addr()}})
 	t.Cleanup(func() { _ = user.Close() })
-	c := MustClient(user)
+	c := servers.MustClient(user)
 	require.NoError(t, user.Ping(t.Context()).Err()) // so that it knows the slots
 	lost.Pause()
 	node := redis.NewClient(&redis.Options{Addr: lost.Addr()})
 	t.Cleanup(func() { _ = node.Close() })
 	for _, key := range []string{"", "a", "b", "c", "d"} {
-		s, release := c.suspect(Node{node}, key)
+		asks, release := c.Suspect(node, key)
 		for range 10 {
-			replica, found := s.askReplica(t.Context())
+			replica, found := asks(t.Context())
 			require.False(t, found, "%q: %+v", key, replica)
 		}
 		release()
@@ -94,12 +95,12 @@ func TestALaneHasOneAbandonedCallWithoutAReadTimeout(t *testing.T) {
 		return next()
 	}))
 	for range 2 {
-		require.ErrorIs(t, Do(t.Context(), topic.client, topic.LookCall(), topic.LookCall()), errLost)
-		require.True(t, topic.client.Abandoned())
+		require.ErrorIs(t, queue.Do(t.Context(), topic.Client(), topic.LookCall(), topic.LookCall()), servers.ErrLost)
+		require.True(t, topic.Client().Abandoned())
 		require.EqualValues(t, 1, calls.Load())
 	}
 	owner.Resume()
-	require.Eventually(t, func() bool { return !topic.client.Abandoned() }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return !topic.Client().Abandoned() }, 20*time.Second, 10*time.Millisecond)
 	require.Eventually(t, func() bool {
 		_, err := topic.Existing(t.Context())
 		return err == nil
@@ -111,41 +112,33 @@ func TestACallThatAnHeirRefusesGoesToTheMaster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	user := cluster.Client(t)
-	topic := NewTopic(MustClient(user), "own", "t")
-	require.NoError(t, topic.Register(t.Context(), "g", GroupOptions{}))
+	topic := queue.NewTopic(servers.MustClient(user), "own", "t")
+	require.NoError(t, topic.Register(t.Context(), "g", queue.GroupOptions{}))
 	owner, _ := cluster.Owner("{t}")
 	other := cluster.Primaries[0]
 	if other == owner {
 		other = cluster.Primaries[1]
 	}
-	node := Node{other.Client(t).(*redis.Client)}
-	all := &topic.client.suspicions
-	inherit := func() {
-		all.mu.Lock()
-		defer all.mu.Unlock()
-		all.heirs = map[string]heir{owner.Addr(): {node, time.Now()}}
-	}
+	node := other.Client(t).(*redis.Client)
 	for name, call := range map[string]func() error{
 		"a script": func() error {
-			topic.remember(nil)
-			_, err := topic.Existing(t.Context())
+			_, err := queue.NewTopic(topic.Client(), "own", "t").Existing(t.Context()) // which knows no groups
 			return err
 		},
 		"a pipeline": func() error {
-			return Do(t.Context(), topic.client, topic.LookCall(), NewTopic(topic.client, "own", "t").LookCall())
+			return queue.Do(t.Context(), topic.Client(), topic.LookCall(), queue.NewTopic(topic.Client(), "own", "t").LookCall())
 		},
 		"a command": func() error { return topic.Group("g").SignOff(t.Context(), "nobody") },
 		"a command to the node": func() error {
-			_, err := AskMaster(t.Context(), topic.client, topic.Key(), func(ctx context.Context, c redis.UniversalClient) (int64, error) {
+			_, err := servers.AskMaster(t.Context(), topic.Client(), topic.Key(), func(ctx context.Context, c redis.UniversalClient) (int64, error) {
 				return c.Exists(ctx, topic.Key()).Result()
 			})
 			return err
 		},
 	} {
-		inherit()
+		topic.Client().Inherit(owner.Addr(), node)
 		require.NoError(t, call(), name)
-		_, found := all.heirOf(owner.Addr())
-		require.False(t, found, name)
+		require.False(t, topic.Client().HasHeir(owner.Addr()), name)
 	}
 }
 
@@ -153,9 +146,9 @@ func TestACallThatAnHeirRefusesGoesToTheMaster(t *testing.T) {
 func TestACallToTheMasterFollowsAKeyThatMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	c := MustClient(cluster.Client(t))
+	c := servers.MustClient(cluster.Client(t))
 	exists := func() error {
-		_, err := AskMaster(t.Context(), c, "{t}", func(ctx context.Context, node redis.UniversalClient) (int64, error) {
+		_, err := servers.AskMaster(t.Context(), c, "{t}", func(ctx context.Context, node redis.UniversalClient) (int64, error) {
 			return node.Exists(ctx, "{t}").Result()
 		})
 		return err

@@ -1,0 +1,38 @@
+package queue
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+)
+
+var calledCommand = regexp.MustCompile(`(?:redis\.p?call|each)\('([A-Z]+)'`)
+
+// commandsOf returns the commands that each script calls, itself or in a snippet.
+var commandsOf = sync.OnceValue(func() map[string][]string {
+	commands := map[string][]string{}
+	for name, source := range Scripts() {
+		for _, match := range calledCommand.FindAllStringSubmatch(source, -1) {
+			commands[name] = append(commands[name], match[1])
+		}
+	}
+	return commands
+})
+
+// Commands returns the commands that scripts call, each once. It leaves out commands of streams,
+// which begin with an X, for topics without a stream: the publish script has both. It leaves out
+// SPUBLISH, which only a Cluster needs, and only if it has the command.
+func Commands(scripts ...string) []string {
+	streams := slices.ContainsFunc(scripts, func(script string) bool { return strings.HasSuffix(script, "_stream") })
+	all := map[string]bool{}
+	for _, script := range scripts {
+		for _, command := range commandsOf()[script] {
+			if command != "SPUBLISH" && (streams || command[0] != 'X') {
+				all[command] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}

@@ -1,0 +1,4 @@
+package rights
+
+// Commands are those that the work takes.
+func (w Work) Commands() []string { return w.commands() }
