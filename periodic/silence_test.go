@@ -414,7 +414,7 @@ func (n *noting) Publish(topic string, messages ...*message.Message) error {
 	return err
 }
 
-// skipped notes the instants between an occurrence and the one before, of which a line is to follow.
+// skipped notes the instants between an occurrence and the one before. A line about them follows.
 // e.mu is held.
 func (n *noting) skipped(o Occurrence, due time.Time) {
 	if o.Previous.IsZero() {

@@ -94,7 +94,7 @@ func testRandomDelays(t *testing.T, groups int) {
 		slices.Sort(overdue)
 		t.Logf("group %d of %d: %d messages, late by p50 %v, p99 %v, max %v; ready late by p50 %v more than this machine is", g+1, groups,
 			messages, late[messages/2], late[messages*99/100], late[messages-1], overdue[messages/2])
-		// What is ready waits for its turn, on a busy machine for long.
+		// On a busy machine a message that is ready waits for its turn, and for long.
 		require.Less(t, overdue[messages/2], 50*time.Millisecond, "half of them are ready late, by far more than a busy machine explains")
 	}
 }
