@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -105,6 +106,9 @@ func environment(addr string, more ...string) []string {
 
 func inTerminal(t *testing.T, env []string, program string, args ...string) *session {
 	t.Helper()
+	if signal.Ignored(os.Interrupt) { // as in the background of a script, and the program would inherit that
+		signal.Notify(make(chan os.Signal, 1), os.Interrupt)
+	}
 	s := &session{t: t, cmd: exec.Command(program, args...), ended: make(chan struct{})}
 	s.cmd.Env = env
 	var err error
