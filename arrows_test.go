@@ -44,7 +44,7 @@ var mayImport = []struct {
 	{"scheduler", []string{"delayqueue", "internal/queue", "internal/rights", "internal/servers", "internal/refusal", "internal/wake", "internal/guard"}},
 	{".", []string{"scheduler", "internal/publish", "internal/consume", "internal/meta", "internal/wake", "internal/queue", "internal/rights",
 		"internal/servers", "internal/refusal", "internal/guard", "internal/inside"}},
-	{"periodic", []string{".", "internal/calendar", "internal/queue", "internal/rights", "internal/servers", "internal/wake", "internal/guard",
+	{"periodic", []string{".", "internal/calendar", "internal/consume", "internal/queue", "internal/rights", "internal/servers", "internal/wake", "internal/guard",
 		"internal/inside"}},
 	{"partition", []string{".", "internal/consume", "internal/queue", "internal/partitions", "internal/guard", "internal/inside"}},
 	{"relay", []string{".", "delayqueue", "internal/wake", "internal/queue", "internal/servers", "internal/guard"}},
