@@ -329,7 +329,7 @@ func scripts(t *testing.T) []string {
 	files, err := filepath.Glob("internal/queue/lua/*.lua")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
-	snippets, err := filepath.Glob("internal/queue/lua/shared/*.lua")
+	snippets, err := filepath.Glob("internal/queue/lua/*/*.lua")
 	require.NoError(t, err)
 	require.NotEmpty(t, snippets)
 	return append(files, snippets...)

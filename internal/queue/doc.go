@@ -8,7 +8,7 @@
 //   - id.go makes message IDs and random texts.
 //   - options.go and record.go have the form of a message's own settings, and of its deliveries.
 //
-// Scripts, which are files in lua with snippets in lua/shared:
+// Scripts, which are files in lua with snippets in lua/shared, and phases of claim in lua/claim:
 //
 //   - scripts.go composes the text of each script and has the list of all.
 //   - contract.go reads what the header of a Lua file declares. draft.go makes calls by these

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-//go:embed lua/*.lua lua/shared/*.lua
+//go:embed lua/*.lua lua/*/*.lua
 var luaFiles embed.FS
 
 // Script is one transition of the pipeline, as the server gets it.
@@ -131,6 +131,10 @@ func load(name string) Script {
 	return s
 }
 
+// phase finds a directive that stands for a part of the script. Parts of the script claim are files
+// in lua/claim. They share its locals, and are no functions, which would make each claim slower.
+var phase = regexp.MustCompile(`(?m)^--@phase (\w+)\n`)
+
 // strayDirective finds a line that seems to be a directive and is none.
 var strayDirective = regexp.MustCompile(`(?m)^\s*--@`)
 
@@ -164,11 +168,26 @@ func compose(files fs.FS) (map[string]string, map[string]*contract, error) {
 		all[name] = c
 		var text strings.Builder
 		text.WriteString("-- " + name + "\n" + c.locals())
-		if m := direct.FindString(script.code); m != "" {
+		phases, err := readLua(files, "lua/"+name)
+		if err != nil {
+			return nil, nil, err
+		}
+		code := phase.ReplaceAllStringFunc(script.code, func(line string) string {
+			its := phase.FindStringSubmatch(line)[1]
+			if phases[its].code == "" {
+				wrong("has no phase %q, or has it twice", its)
+			}
+			defer delete(phases, its)
+			return phases[its].code
+		})
+		for left := range phases {
+			wrong("does not name its phase %q", left)
+		}
+		if m := direct.FindString(code); m != "" {
 			wrong("uses %s; its header declares names", m)
 		}
 		used := map[string]bool{}
-		for line := range strings.Lines(script.code) {
+		for line := range strings.Lines(code) {
 			snippetNames, directive := strings.CutPrefix(line, "--@use ")
 			switch {
 			case directive:

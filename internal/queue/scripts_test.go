@@ -18,7 +18,7 @@ import (
 // luaFiles are the Lua files, to be changed.
 func luaFiles(t *testing.T) fstest.MapFS {
 	files := fstest.MapFS{}
-	for _, pattern := range []string{"lua/*.lua", "lua/shared/*.lua"} {
+	for _, pattern := range []string{"lua/*.lua", "lua/*/*.lua"} {
 		paths, err := fs.Glob(queue.LuaFiles, pattern)
 		require.NoError(t, err)
 		for _, file := range paths {
@@ -130,6 +130,9 @@ func TestFilesThatCannotBeComposedAreRefused(t *testing.T) {
 		{"lua/shared/lonely.lua", "local x = 1\n", `no script uses the snippet "lonely"`},
 		{"lua/shared/wake.lua", "--@use schedule\n", `lua/claim.lua, or a snippet of it, has a line that begins with --@`},
 		{"lua/claim.lua", "  --@use wake\n", `lua/claim.lua, or a snippet of it, has a line that begins with --@`},
+		{"lua/claim.lua", "--@phase sleep\n", `lua/claim.lua has no phase "sleep", or has it twice`},
+		{"lua/claim.lua", "--@phase take\n", `lua/claim.lua has no phase "take", or has it twice`},
+		{"lua/claim/sleep.lua", "local x = 1\n", `lua/claim.lua does not name its phase "sleep"`},
 		{"lua/claim.lua", "--@if wake\n", `lua/claim.lua, or a snippet of it, has a line that begins with --@`},
 		{"lua/claim.lua", "--[[ a comment\n--]]\n", "lua/claim.lua: a string or comment over several lines: --[[ a comment"},
 		{"lua/shared/wake.lua", "local s = [==[\n]==]\n", "lua/shared/wake.lua: a string or comment over several lines"},
@@ -207,6 +210,11 @@ func TestEachSnippetIsUsedWhereItIsNamed(t *testing.T) {
 			snippets := strings.Fields(names[1])
 			for _, snippet := range snippets {
 				rest := code(file)
+				for phase := range files { // of the script
+					if strings.HasPrefix(phase, strings.TrimSuffix(file, ".lua")+"/") {
+						rest += code(phase)
+					}
+				}
 				for _, other := range snippets {
 					if other != snippet {
 						rest += code("lua/shared/" + other + ".lua")

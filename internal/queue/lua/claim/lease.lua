@@ -1,0 +1,89 @@
+-- lease: writes the leases, and whom to wake, and returns the reply.
+
+taken = table.concat(taken, ' ')
+local reply = {'ok', 0, blocked, 0, #orphans, taken, bodies, taken_records, at, taken_expiries, at}
+
+-- The first write is a deletion: after one, a script may write at maxmemory too.
+if consumed > 0 then
+  redis.call('HDEL', scheduler, '')
+  left = left - consumed
+  if #orphans > 0 then
+    redis.call('HDEL', deliveries, unpack(orphans))
+    if suspected then
+      redis.call('HDEL', suspects, unpack(orphans))
+    end
+  end
+else
+  redis.call('DEL', claim)
+end
+count(n > 0)
+if worker ~= '' then
+  attend(workers, subscription, worker)
+end
+if expiry then
+  redis.call('ZADD', idle, 'XX', 'GT', now + expiry, group)
+end
+if takes_over then
+  redis.call('DEL', waiters) -- an earlier owner may be there
+  redis.call('ZREM', standby, address)
+end
+if n > 0 then
+  redis.call('ZADD', unack, unpack(scores))
+  redis.call('HSET', leases, unpack(tokens))
+  if unfold then
+    redis.call('ZREM', unack, long)
+    redis.call('HDEL', leases, long)
+  end
+  if #changed > 0 then
+    redis.call('HSET', suspects, unpack(changed))
+  end
+  redis.call('SET', claim, number .. ':' .. at .. ' ' .. taken, 'PX', memory)
+  schedule(now + lease)
+end
+if limit == 0 then
+  redis.call('ZREM', waiters, address)
+  redis.call('ZREM', resting, address)
+end
+-- Subscriptions that rested for a suspect in front become waiters again. They rest on if the next
+-- message would have them rest again. An expiry of the suspect may have been taken back since.
+if rested and consumed > 0 then
+  redis.call('ZREM', resting, address)
+  redis.call('ZREMRANGEBYSCORE', resting, '-inf', now)
+  local behind = left > 0 and redis.call('HGET', suspects, ids_of(redis.call('LRANGE', ready, consumed, consumed))[1])
+  if expiries_of(behind) < math.max(worst, 2) then
+    local others = redis.call('ZRANGE', resting, 0, 999, 'WITHSCORES')
+    for i = 1, #others, 2 do
+      redis.call('ZADD', waiters, others[i + 1], others[i])
+      redis.call('ZREM', resting, others[i])
+      waiting = waiting + 1
+    end
+  end
+end
+if left > 0 then
+  reply[2] = 1
+  if blocked > 0 and slots > 0 then
+    redis.call('ZREM', waiters, address)
+    redis.call('ZREMRANGEBYSCORE', resting, '-inf', now)
+    redis.call('ZADD', resting, now + patience, address)
+    reply[4] = 1
+  end
+  if waiting > 0 then
+    wake(waiters, 1)
+  end
+elseif n < slots then
+  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
+  redis.call('ZADD', waiters, now + patience, address)
+  reply[4] = 1
+end
+if single then
+  a.ends, a.lease = redis.call('ZCARD', waiters) > 0 and 0 or now + lease, lease
+  write_active(group, a)
+  if a.ends > 0 then
+    schedule(a.ends)
+  end
+end
+-- Deletions by position are the last writes: see docs/design.md.
+if consumed > 0 then
+  redis.call('LTRIM', ready, consumed, -1)
+end
+return answer(reply)
