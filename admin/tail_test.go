@@ -125,6 +125,26 @@ func TestTailCountsWhatItDoesNotSee(t *testing.T) {
 	})
 }
 
+// What is shown because it is due may still be in pending.
+func TestTailCountsWhatNobodyHasPromoted(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		sub := s.subscriber(t, "busy")
+		messages, err := sub.Subscribe(ctx, topic)
+		require.NoError(t, err)
+		p := s.publisher(t)
+		_, told := tailed(t, s, topic, 1, func() {
+			for range 2 {
+				require.NoError(t, p.Publish(topic, text("unseen")))
+				require.True(t, receive(t, messages).Ack())
+			}
+			eventually(t, func() bool { return s.stats(t).Messages == 0 }, "all are done with")
+			require.NoError(t, sub.Close())
+			require.NoError(t, p.Publish(topic, delayed("seen", 50*time.Millisecond)))
+		})
+		require.Equal(t, admin.Tailed{Shown: 1, Unseen: 2}, told)
+	})
+}
+
 func TestTailOfWhatIsNotThere(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		require.ErrorIs(t, tailOnce(ctx, s.admin, "missing"), admin.ErrNotFound)

@@ -28,7 +28,7 @@
 --   now        text: the server's time in ms
 --   published  text: number of messages that were ever published
 --   replaced   text: of those, the number that were replaced
---   pending    number: of messages in pending
+--   pending    number: of messages in pending that are not due
 -- REPLY of each message
 --   entry    text: "id:due"
 --   body     text or none: none if the caller has it, or if it is missing
@@ -84,7 +84,7 @@ local reply, size, full = {string.format('%d', now)}, 0, false
 for _, name in ipairs({'published', 'replaced'}) do
   reply[#reply + 1] = redis.call('HGET', counters, name) or '0'
 end
-reply[#reply + 1] = redis.call('ZCARD', pending)
+reply[#reply + 1] = redis.call('ZCOUNT', pending, '(' .. string.format('%d', now), '+inf')
 for _, one in ipairs(found) do
   local entry, id = one[1], one[2]
   local body, own = false, ''
