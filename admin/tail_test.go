@@ -125,7 +125,7 @@ func TestTailCountsWhatItDoesNotSee(t *testing.T) {
 	})
 }
 
-// What is shown because it is due may still be in pending.
+// A message that is due is shown, and may still be in pending.
 func TestTailCountsWhatNobodyHasPromoted(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		sub := s.subscriber(t, "busy")
