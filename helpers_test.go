@@ -196,7 +196,12 @@ func queued(t *testing.T, publish func() error) (ended <-chan error) {
 	name := fmt.Sprint(queuedCalls.Add(1))
 	pprof.Do(ctx, pprof.Labels("queued", name), func(context.Context) { ended = begin(publish) })
 	label := fmt.Sprintf("# labels: {\"queued\":%q}", name)
+	var next time.Time
 	eventually(t, func() bool {
+		if time.Now().Before(next) { // a look stops all goroutines
+			return false
+		}
+		defer func() { next = time.Now().Add(20 * time.Millisecond) }()
 		var stacks strings.Builder
 		require.NoError(t, pprof.Lookup("goroutine").WriteTo(&stacks, 1))
 		for stack := range strings.SplitSeq(stacks.String(), "\n\n") {
