@@ -8,7 +8,7 @@ LIMIT       ?= 10m
 PEERS       ?= ^(redisdelay|redisstream|asynq|bullmq|nats)$$
 
 .DEFAULT_GOAL := help
-.PHONY: help test slowest test-ci test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-cluster-smoke bench-smoke bench-otel bench-prometheus bench-peers bench-peers-smoke microbench microbench-smoke commands-smoke pairs pairs-smoke model stress stress-smoke faults periodic soak fuzz cover lua test-alerts
+.PHONY: help test compile-tests slowest test-ci test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-cluster-smoke bench-smoke bench-otel bench-prometheus bench-peers bench-peers-smoke microbench microbench-smoke commands-smoke pairs pairs-smoke model stress stress-smoke faults periodic soak fuzz cover lua test-alerts
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ test: ## the tests of this module but tests/faults, on an embedded Redis and a r
 	@$(RUNNER)
 	@scripts/with-redis.sh sh -c 'go run ./scripts/runtests -slowest=$(SLOWEST) \
 		". $(if $(RACE),-race) -timeout=20m -parallel=4 $$(go list ./... | grep -v /tests/faults)"'
+
+compile-tests: ## compiles the tests of all modules with the race detector, and runs none
+	@for module in . $(MODULES); do go -C $$module test -race -c -o /dev/null ./... || exit 1; done
 
 slowest: SLOWEST := 20
 slowest: test ## make test, and then the twenty slowest tests by name
