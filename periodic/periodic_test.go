@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -761,6 +762,34 @@ func TestALookWithoutAnAnswerIsLogged(t *testing.T) {
 		end()
 		close(goOn)
 		<-ended
+		_ = pub.Close()
+		_ = c.Close()
+	})
+}
+
+// hanging is a logger whose errors wait until it is closed.
+type hanging struct {
+	watermill.NopLogger
+	goOn chan struct{}
+}
+
+func (h hanging) With(watermill.LogFields) watermill.LoggerAdapter { return h }
+func (h hanging) Error(string, error, watermill.LogFields)         { <-h.goOn }
+
+func TestALoggerThatHangsHoldsUpNoLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+		pub, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: c}, nil)
+		require.NoError(t, err)
+		log := hanging{goOn: make(chan struct{})}
+		p, err := New(Config{Publisher: pub}, log)
+		require.NoError(t, err)
+		require.NoError(t, p.Add(daily("a")))
+		answers := p.topics["t"].sayIfSilent()
+		time.Sleep(6 * time.Second)
+		require.False(t, answers(), "it was logged")
+		close(log.goOn)
+		require.True(t, p.topics["t"].sayIfSilent()())
 		_ = pub.Close()
 		_ = c.Close()
 	})

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -167,27 +168,26 @@ func (t *topic) run(ctx context.Context, mailbox *wake.Mailbox) {
 // sayIfSilent logs if a look lasts longer than Poll, and then once a minute: a client may have no
 // timeout. answers ends that, and tells that nothing was logged.
 func (t *topic) sayIfSilent() (answers func() bool) {
-	began, said := t.periodic.now(), false
-	var mu sync.Mutex
-	var timer *time.Timer
-	mu.Lock()
-	defer mu.Unlock()
-	timer = time.AfterFunc(max(t.periodic.config.Poll, time.Second), func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if timer == nil {
-			return
+	began := t.periodic.now()
+	var lines atomic.Int64
+	stopped := make(chan struct{})
+	go func() {
+		timer := time.NewTimer(max(t.periodic.config.Poll, time.Second))
+		defer timer.Stop()
+		for {
+			select {
+			case <-stopped:
+				return
+			case <-timer.C:
+			}
+			lines.Add(1)
+			t.logger.Error("Redis has not answered a look at the schedules yet, so they wait", errSlow, watermill.LogFields{"since": began})
+			timer.Reset(time.Minute)
 		}
-		said = true
-		timer.Reset(time.Minute)
-		t.logger.Error("Redis has not answered a look at the schedules yet, so they wait", errSlow, watermill.LogFields{"since": began})
-	})
+	}()
 	return func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		timer.Stop()
-		timer = nil
-		return !said
+		close(stopped)
+		return lines.Load() == 0
 	}
 }
 
