@@ -15,7 +15,8 @@
 //	lane.go, supply.go, suspect.go, taker.go, places.go, clock.go, dates.go, settlements.go, effects.go
 //	                the parts of the machine's state
 //	budget.go       the places that several subscriptions share
-//	subscription.go the shell: goroutines, closing, effects
+//	subscription.go the shell: goroutines, effects
+//	closing.go      how the shell ends
 //	exchange.go     the shell's round trips
 //	handout.go      the shell's hand-over to the consumer
 //	settle.go       acks and nacks, as the shell sees them; log lines

@@ -2,7 +2,6 @@ package consume
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -139,95 +138,9 @@ func stoppedTimer(f func()) *time.Timer {
 // Messages returns the channel of the messages. Run closes it, unless it is Common's.
 func (s *Subscription) Messages() <-chan *message.Message { return s.out }
 
-// Close begins to close the subscription, and returns at once. Nothing more is handed out. Messages
-// that were handed out can be settled for CloseTimeout. Their contexts end after a third of it.
-// Calls to Redis go on for half a second longer than CloseTimeout. If Redis does not answer, and
-// has answered all settlements, they end sooner.
-func (s *Subscription) Close() { s.close() }
-
-// Leave begins to end the subscription, and returns at once. Nothing more is handed out. It ends
-// when all messages that were handed out are settled, however long that takes, or as by Close.
-func (s *Subscription) Leave() { s.leave() }
-
-func (s *Subscription) beginLeaving() {
-	s.step(func(m *Machine, _ time.Time) Effects { return m.Close() })
-	close(s.leaving)
-	s.offer.send()
-}
-
-func (s *Subscription) beginClosing() {
-	s.leave()
-	s.step(func(m *Machine, now time.Time) Effects { return m.Hurry(now) })
-	s.link.interrupt = after(s.CloseTimeout/3, s.interrupt)
-	s.link.giveUp = after(s.CloseTimeout, s.giveUp)
-	s.link.end = time.AfterFunc(s.CloseTimeout+500*time.Millisecond, s.link.cancel)
-	close(s.closing) // the end of Run waits for it, and stops the timers
-}
-
-// interrupt ends the contexts of the messages that are not settled within a third of CloseTimeout.
-func (s *Subscription) interrupt() { s.endAll((*Machine).Interrupt) }
-
-// giveUp ends the deliveries that are not settled within CloseTimeout. It waits for no Unmarshaler.
-func (s *Subscription) giveUp() {
-	s.step(func(*Machine, time.Time) (e Effects) {
-		if s.reading.by != nil {
-			e = s.replaceHandOut()
-		}
-		return e
-	})
-	s.takeBackLate()
-	s.endAll((*Machine).GiveUp)
-}
-
-// endAll has the machine end something of all messages in hand, but for those that the consumer has
-// settled. handOut may not have noticed that, as it is in the Unmarshaler.
-func (s *Subscription) endAll(end func(*Machine, map[*InHand]bool) Effects) {
-	s.mu.Lock()
-	handed := slices.DeleteFunc(s.machine.InHand(), func(in *InHand) bool { return in.delivery.slow })
-	s.mu.Unlock()
-	settled := map[*InHand]bool{}
-	for _, in := range handed {
-		if in.delivery.decided() {
-			settled[in] = true
-		}
-	}
-	s.step(func(m *Machine, _ time.Time) Effects { return end(m, settled) })
-	for in := range settled {
-		s.settledNow(in.delivery)
-	}
-}
-
-// Owes reports whether a settlement is to come, or Redis has not answered it.
-func (s *Subscription) Owes() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.machine.Owes()
-}
-
 // Cut returns a channel that is closed when the calls to Redis have to end. If Redis does not
 // answer at all, Run returns only when the client has given up the last one.
 func (s *Subscription) Cut() <-chan struct{} { return s.link.ctx.Done() }
-
-// deadline has a function called later.
-type deadline struct {
-	timer *time.Timer
-	over  chan struct{} // closed when the function has returned
-}
-
-func after(d time.Duration, f func()) deadline {
-	over := make(chan struct{})
-	return deadline{time.AfterFunc(d, func() { defer close(over); f() }), over}
-}
-
-// stop returns when the function will not be called any more, or has returned.
-func (d deadline) stop() {
-	if !d.timer.Stop() {
-		<-d.over
-	}
-}
-
-// ErrUntold means that the subscription had to end before Redis confirmed everything.
-var ErrUntold = errors.New("what Redis was told last may not have reached it")
 
 // Run talks to Redis until the subscription is closed and every message settled. It returns
 // ErrUntold, with the reason, if Redis may not know all settlements.
@@ -273,14 +186,6 @@ func (s *Subscription) told(argument string, done func()) {
 	})
 }
 
-func (s *Subscription) endCalls() {
-	<-s.closing
-	s.link.cancel()
-	s.link.interrupt.stop()
-	s.link.giveUp.stop() // or the process could end before the lines are in the log
-	s.link.end.Stop()
-}
-
 // talkToRedis has one exchange after the other.
 func (s *Subscription) talkToRedis() error {
 	timer := time.NewTimer(0)
@@ -311,23 +216,6 @@ func (s *Subscription) talkToRedis() error {
 			return s.cutOff()
 		}
 	}
-}
-
-// cutOff ends the talk with a Redis that does not answer. It returns ErrUntold if settlements are
-// not answered. Messages that nobody got are only logged, because their leases end in any case.
-func (s *Subscription) cutOff() error {
-	s.mu.Lock()
-	owes, undelivered := s.machine.Owes(), s.machine.Undelivered()
-	s.mu.Unlock()
-	if !owes {
-		s.Logger.Info("Redis does not answer at the end, and knows all settlements; messages that were not handed out are delivered again when their leases end",
-			watermill.LogFields{"messages": undelivered})
-		return nil
-	}
-	if s.link.fault == nil {
-		return ErrUntold
-	}
-	return fmt.Errorf("%w: %w", ErrUntold, s.link.fault)
 }
 
 // plan returns the next exchange, or nil and when to plan again.
@@ -404,35 +292,6 @@ func (s *Subscription) endOverrun(in *InHand) {
 	}
 	f.Reason = fmt.Sprintf("the %s ran for longer than %v (LeaseDuration and MaxExtension)", who, s.LeaseDuration+s.MaxExtension)
 	s.step(func(m *Machine, _ time.Time) Effects { return m.Overran(in, f) })
-}
-
-// standDown has another subscription take over at once, if this one was the active one of its
-// group. If that fails, a scheduler does it when the lease has run out.
-func (s *Subscription) standDown() {
-	if !s.Options.SingleActive {
-		return
-	}
-	if err := s.group.StandDown(s.link.ctx, s.Name); err != nil {
-		s.Logger.Debug("Cannot hand over to another subscription, a scheduler will", watermill.LogFields{"err": err})
-	}
-}
-
-// signOff removes the subscription from the workers of its group. If that fails, it goes from there
-// when it was not seen for a while.
-func (s *Subscription) signOff() {
-	if err := s.group.SignOff(s.link.ctx, s.Name); err != nil {
-		s.Logger.Debug("Cannot take the subscription off the list of workers, it will be left out later", watermill.LogFields{"err": err})
-	}
-}
-
-// removeOwnGroup removes the group of a subscription that has one of its own.
-func (s *Subscription) removeOwnGroup() {
-	if !s.OwnsGroup {
-		return
-	}
-	if err := s.Topic.Remove(s.link.ctx, s.group.Name); err != nil {
-		s.Logger.Debug("Cannot remove the subscription's group, a scheduler will", watermill.LogFields{"err": err})
-	}
 }
 
 // step has the machine take in an event, and carries out its effects. Contexts of deliveries that
