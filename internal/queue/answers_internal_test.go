@@ -2,33 +2,13 @@ package queue
 
 import (
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 // A reply is read whole, or is an error: nothing of another form ends the process, or is taken for
 // something else.
-
-// partsOf are those of a reply. It is whole if all are texts, and none is a number or not there.
-func partsOf(text string) (parts []any, whole bool) {
-	whole = true
-	for part := range strings.SplitSeq(text, "\n") {
-		switch {
-		case part == "nil":
-			parts, whole = append(parts, nil), false
-		case strings.HasPrefix(part, "#"):
-			n, _ := strconv.ParseInt(part[1:], 10, 64)
-			parts, whole = append(parts, n), false
-		default:
-			parts = append(parts, part)
-		}
-	}
-	if text == "" {
-		parts = nil
-	}
-	return parts, whole
-}
 
 func FuzzGroupSets(f *testing.F) {
 	for _, text := range []string{"", Layout, Layout + "\nversion", Layout + "\nversion\nb\na", StreamLayout + "\nversion\ngroup",
@@ -36,7 +16,7 @@ func FuzzGroupSets(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		parts, _ := partsOf(text)
+		parts, _ := redistest.Parts(text)
 		groups, err := readGroups(replied(parts...))
 		if err != nil {
 			if groups != nil {
@@ -58,7 +38,7 @@ func FuzzLost(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		parts, whole := partsOf(text)
+		parts, whole := redistest.Parts(text)
 		lost, err := ReadLost(replied(parts...))
 		switch {
 		case whole && (err != nil || len(lost) != len(parts)):

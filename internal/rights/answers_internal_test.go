@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -13,27 +12,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
 	"github.com/redisdelay/watermill-redisdelay/internal/servers"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
-
-// partsOf are those of a reply. It is whole if all are texts, and none is a number or not there.
-func partsOf(text string) (parts []any, whole bool) {
-	whole = true
-	for part := range strings.SplitSeq(text, "\n") {
-		switch {
-		case part == "nil":
-			parts, whole = append(parts, nil), false
-		case strings.HasPrefix(part, "#"):
-			n, _ := strconv.ParseInt(part[1:], 10, 64)
-			parts, whole = append(parts, n), false
-		default:
-			parts = append(parts, part)
-		}
-	}
-	if text == "" {
-		parts = nil
-	}
-	return parts, whole
-}
 
 // answering is a client whose server gives one answer to everything.
 type answering []any
@@ -71,7 +51,7 @@ func FuzzPermits(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		parts, whole := partsOf(text)
+		parts, whole := redistest.Parts(text)
 		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 		defer func() { _ = client.Close() }()
 		client.AddHook(answering(parts))
