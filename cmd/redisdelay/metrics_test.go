@@ -71,8 +71,10 @@ func TestMetricsAndProbesShareAnAddress(t *testing.T) {
 	store, address := redistest.Start(t), "127.0.0.1:"+freePort(t)
 	p := startRelay(t, start, store, nil, "--to", "redisstream", "--redisstream", store.Addr(), "--metrics", address, "--health", address)
 	require.Equal(t, address, p.await(metricsAddress))
-	status, said := probe(t, address, "/readyz")
-	require.Equal(t, http.StatusOK, status, said)
+	require.Eventually(t, func() bool {
+		status, _ := probe(t, address, "/readyz")
+		return status == http.StatusOK
+	}, patience, 10*time.Millisecond)
 	p.stop()
 }
 

@@ -86,7 +86,7 @@ func compile(r *report, run []string) error {
 func split(args []string) (flags, packages []string) {
 	for _, arg := range args {
 		switch {
-		case arg == "-race", strings.HasPrefix(arg, "-tags="):
+		case arg == "-race", strings.HasPrefix(arg, "-tags="), strings.HasPrefix(arg, "-gcflags="):
 			flags = append(flags, arg)
 		case !strings.HasPrefix(arg, "-"):
 			packages = append(packages, arg)

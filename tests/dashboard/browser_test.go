@@ -17,7 +17,7 @@ import (
 )
 
 // patience is the longest that a test waits for a page.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // chromium is the browser that all tests share. Each test has a tab of its own.
 var chromium struct {

@@ -258,7 +258,7 @@ func readIn(ctx context.Context, pipelined pipelined, keys []string) ([]*value, 
 	var values []*value
 	var types []*redis.StatusCmd
 	var collect []func()
-	_, err := pipelined(ctx, func(p redis.Pipeliner) error {
+	commands, err := pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, key := range keys {
 			v := &value{key: key}
 			_, rest, _ := strings.Cut(key, "}:")
@@ -279,11 +279,17 @@ func readIn(ctx context.Context, pipelined pipelined, keys []string) ([]*value, 
 		}
 		return nil
 	})
+	for _, command := range commands {
+		// A key of a wrong type is a violation, not a failure.
+		if reply := redis.Error(nil); command.Err() != nil && !errors.As(command.Err(), &reply) {
+			return nil, command.Err() // what it has read of the reply is not the whole
+		}
+	}
 	for i, f := range collect {
 		if types[i].Val() == "" { // if no connection can be made, go-redis sets no errors on the commands
 			return nil, err
 		}
-		f() // a key of a wrong type is a violation, not a failure
+		f()
 	}
 	return values, nil
 }
