@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -186,6 +187,10 @@ func TestGroupOptionsAreReadTheSameInLuaAndInGo(t *testing.T) {
 			"3 0 9 single":          {MaxDeliveries: 3, MaxDead: 9, SingleActive: true},
 			"5 1000 100 other:7":    {MaxDeliveries: 5, Retention: time.Second, MaxDead: 100},
 			"5 1000 100 x:7 single": {MaxDeliveries: 5, Retention: time.Second, MaxDead: 100, SingleActive: true},
+			"5 1000 100 singles":    {MaxDeliveries: 5, Retention: time.Second, MaxDead: 100},
+			"5 1000 single":         {MaxDeliveries: 5, Retention: time.Second},
+			"5 1000":                {MaxDeliveries: 5, Retention: time.Second},
+			"-5 0x10 1e3 single":    {MaxDeliveries: -1, Retention: -1, SingleActive: true},
 			"x y z":                 {MaxDeliveries: -1, Retention: -1},
 			"":                      {MaxDeliveries: -1, Retention: -1},
 		} {
@@ -205,6 +210,29 @@ func TestGroupOptionsAreReadTheSameInLuaAndInGo(t *testing.T) {
 		require.Equal(t, "25 2592000000 -1", w.Client.HGet(ctx, w.keys.Groups(), "g").Val())
 		require.NoError(t, w.topic.Register(ctx, "h", queue.GroupOptions{MaxDeliveries: 3, MaxDead: 9, SingleActive: true}))
 		require.Equal(t, "3 0 9 single", w.Client.HGet(ctx, w.keys.Groups(), "h").Val())
+	})
+}
+
+// What Lua and Go both compute is the same in both.
+func TestLuaAndGoComputeTheSame(t *testing.T) {
+	require.Equal(t, queue.KillScript.Constant("id_length"), queue.IDLength)
+	files := luaFiles(t)
+	claim := string(files["lua/claim.lua"].Data)
+	rule := regexp.MustCompile(`(?s)\nlocal function company\(.*?\nend\n`).FindString(claim)
+	require.NotEmpty(t, rule)
+	add(files, "lua/company.lua", "-- company: is for a test.\n--\n-- KEYS\n--   meta  hash: layout\n-- ARGV\n--   most      number:\n--   expiries  number:\n"+
+		rule+"return string.format('%.0f', math.min(company(expiries), 2 ^ 53))\n")
+	scripts, err := queue.Compose(files)
+	require.NoError(t, err)
+	both(t, func(t *testing.T, w *world) {
+		for _, most := range []int{1, 2, 3, 7, 256, 1000} {
+			for _, expiries := range []int{0, 1, 2, 3, 9, 64, 1000} {
+				said, err := w.Client.Eval(ctx, scripts["company"], []string{w.keys.Meta()}, most, expiries).Int()
+				require.NoError(t, err)
+				l := queue.Leased{Expiries: expiries}
+				require.Equal(t, min(l.Company(most), 1<<53), said, "most %d, expiries %d", most, expiries)
+			}
+		}
 	})
 }
 

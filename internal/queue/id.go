@@ -10,7 +10,7 @@ import (
 	"github.com/oklog/ulid/v2"
 )
 
-// IDLength is the length of every message ID. Scripts rely on it.
+// IDLength is the length of every message ID. Scripts have it as id_length.
 const IDLength = ulid.EncodedSize
 
 // IDs makes message IDs that sort by the time and order in which they were made. They are monotonic

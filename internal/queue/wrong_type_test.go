@@ -3,6 +3,7 @@ package queue_test
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -17,7 +18,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
-// transitions are calls of every script, each on a topic of groups a and b in which it has
+// transitions are calls of every script that changes messages, each on a topic of groups a and b in which it has
 // something to do with every key that it declares.
 var transitions = map[string]func(w *world) (call func() error){
 	"open": func(w *world) func() error {
@@ -355,6 +356,23 @@ func (w *world) inHandOfTurns() (*sub, []*queue.Leased) {
 	claimed := held(s.claim(3))
 	s.claim(2, idle(9, "channel|1"))
 	return s, claimed
+}
+
+func TestTransitionsAreOfEveryScriptThatChangesMessages(t *testing.T) {
+	t.Parallel()
+	writes := regexp.MustCompile(`redis\.call\('(DEL|HDEL|HINCRBY|HSET|LPUSH|LSET|LTRIM|RPUSH|SET|UNLINK|XADD|ZADD|ZREM)'`)
+	called := map[string]bool{}
+	for name := range transitions {
+		script, _, _ := strings.Cut(name, ",")
+		called[script] = true
+	}
+	for script, text := range queue.Scripts() {
+		switch script {
+		case "erase", "mend", "nudge", "single", "untangle": // they remove or repair, whatever there is
+		default:
+			require.True(t, called[script] || !writes.MatchString(text), "transitions has no call of %q", script)
+		}
+	}
 }
 
 // Each script checks the types of its keys before it writes, so that it does all or nothing. The

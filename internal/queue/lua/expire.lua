@@ -2,7 +2,7 @@
 --
 -- KEYS
 --   meta     hash: layout, groups (the version of the group set)
---   groups   hash: group -> "<max deliveries> <retention ms> <max dead>"
+--   groups   hash: group -> options
 --   options  hash: id -> options, only of messages that have any
 --   active   hash: group -> "owner epoch ends lease", of groups with SingleActive
 -- KEYS of each group

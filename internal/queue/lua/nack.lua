@@ -11,7 +11,7 @@
 --   scheduler   hash: next, holder, standby, until
 --   stats       hash: counters and times of the group
 --   suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
---   groups      hash: group -> "<max deliveries> <retention ms> <max dead>"
+--   groups      hash: group -> options
 --   active      hash: group -> "owner epoch ends lease", of groups with SingleActive
 -- ARGV
 --   group   text:

@@ -2,7 +2,7 @@
 --
 -- KEYS
 --   meta       hash: layout, groups (the version of the group set)
---   groups     hash: group -> "<max deliveries> <retention ms> <max dead>"
+--   groups     hash: group -> options
 --   pending    zset: id -> due ms
 --   refs       hash: id -> number of groups that still need the body, if more than one
 --   scheduler  hash: next (ms of the next event), holder, standby (addresses), until (ms)

@@ -3,7 +3,7 @@
 -- KEYS
 --   meta        hash: layout, groups (the version of the group set), maxlen (entries that the
 --               stream keeps)
---   groups      hash: group -> "<max deliveries> <retention ms> <max dead>"
+--   groups      hash: group -> options
 --   messages    hash: id -> body
 --   options     hash: id -> options, only of messages that have any
 --   pending     zset: id -> due ms

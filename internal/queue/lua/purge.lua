@@ -2,7 +2,7 @@
 --
 -- KEYS
 --   meta      hash: layout, groups (the version of the group set)
---   groups    hash: group -> "<max deliveries> <retention ms> <max dead>"
+--   groups    hash: group -> options
 --   messages  hash: id -> body
 --   options   hash: id -> options, only of messages that have any
 --   refs      hash: id -> number of groups that still need the body, if more than one

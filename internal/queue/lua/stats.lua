@@ -2,7 +2,7 @@
 --
 -- KEYS
 --   meta       hash: layout, groups (the version of the group set)
---   groups     hash: group -> "<max deliveries> <retention ms> <max dead>"
+--   groups     hash: group -> options
 --   messages   hash: id -> body
 --   pending    zset: id -> due ms
 --   taken      zset: delay id -> ms at which it is free
