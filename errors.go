@@ -62,6 +62,12 @@ var (
 	// SubscriberConfig.SingleActive.
 	ErrGroupMode = queue.ErrGroupMode
 
+	// ErrMaybePublished means that a call of Publish was sent, and it is not known whether Redis
+	// has carried it out. It had no answer, or the context of PublishContext ended before. All
+	// messages of the call are in Redis, or none. Publishing them again may duplicate them, unless
+	// their delay IDs are still taken.
+	ErrMaybePublished = queue.ErrMaybePublished
+
 	// ErrNotReplicated means that after WaitTimeout fewer than PublisherConfig.WaitReplicas
 	// replicas have confirmed the messages. The primary has stored them, and usually they are
 	// delivered, but a failover may lose them. Publishing them again may duplicate them, unless

@@ -128,6 +128,29 @@ func ExamplePublisher() {
 	// refused: true
 }
 
+// The context of a web request bounds the call. What it means for a call that it ends early, the
+// error tells.
+func ExamplePublisher_PublishContext() {
+	_, publisher, stop := startServer()
+	defer stop()
+	request, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+
+	msg := message.NewMessage("uuid", []byte("order 123"))
+	redisdelay.SetDelayID(msg, "order 123", redisdelay.DelayIDKeep) // a second try is no second message
+	err := publisher.PublishContext(request, "unpaid-orders", msg)
+	switch {
+	case errors.Is(err, redisdelay.ErrMaybePublished):
+		fmt.Println("try again: it may be there or not")
+	case err != nil:
+		fmt.Println("not published:", err)
+	default:
+		fmt.Println("published")
+	}
+
+	// Output: published
+}
+
 // A Publisher and a Subscriber without a router.
 func ExampleNewSubscriber() {
 	client, stop := startRedis()

@@ -2,11 +2,18 @@ package redisdelay_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
 	"net"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
@@ -273,3 +280,173 @@ func TestContextThatEndsAfterPublish(t *testing.T) {
 		come(t, s, "there", "next")
 	})
 }
+
+// PublishContext returns when its context ends, wherever the call is. The tests are in the order of
+// the way again.
+func TestPublishContextThatHasEnded(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		client := another(t, s)
+		calls := counter(client, "t")
+		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.Client = client })
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		err := p.PublishContext(ended, "t", text("x"))
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, redisdelay.ErrMaybePublished)
+		require.Zero(t, calls.calls(), "Redis was asked")
+	})
+}
+
+func TestPublishContextThatEndsInTheLine(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		p, calls := onItsWay(t, s, ":publisher:")
+		first := begin(func() error { return p.PublishContext(ctx, "t", text("first")) })
+		wait(t, calls.arrived, "the first call")
+		limited, end := context.WithCancel(ctx)
+		second := queued(t, func() error { return p.PublishContext(limited, "t", text("taken back")) })
+		end()
+		err := wait(t, second, "the second, while the first is held")
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, redisdelay.ErrMaybePublished)
+		calls.open()
+		require.NoError(t, wait(t, first, "the first"))
+		come(t, s, "before", "first")
+	})
+}
+
+// The call of a caller that has left goes on, with the messages of others and what it had itself.
+func TestPublishContextThatEndsWhileTheCallIsOnItsWay(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		p, calls := onItsWay(t, s, ":publisher:")
+		limited, end := context.WithCancel(ctx)
+		alone := begin(func() error { return p.PublishContext(limited, "t", text("alone")) })
+		wait(t, calls.arrived, "the call")
+		stays := queued(t, func() error { return p.Publish("t", text("stays")) })
+		leaves := queued(t, func() error { return p.PublishContext(limited, "t", text("leaves")) })
+		calls.opened <- struct{}{}
+		require.NoError(t, wait(t, alone, "the first"))
+		wait(t, calls.arrived, "the call for both")
+		end()
+		err := wait(t, leaves, "the one whose context has ended")
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, err, redisdelay.ErrMaybePublished)
+		closed := begin(p.Close)
+		calls.open()
+		require.NoError(t, wait(t, stays, "the other"))
+		require.NoError(t, wait(t, closed, "Close"))
+		come(t, s, "before", "alone", "stays", "leaves")
+	})
+}
+
+// payloadMarshaler returns the memory of the caller.
+type payloadMarshaler struct{}
+
+func (payloadMarshaler) Marshal(_ string, msg *message.Message) ([]byte, error) {
+	return msg.Payload, nil
+}
+
+func (payloadMarshaler) Unmarshal(_ string, data []byte) (*message.Message, error) {
+	return message.NewMessage("", data), nil
+}
+
+func TestPublishContextLeavesTheCallerItsMemory(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p, calls := onItsWay(t, s, ":publisher:", func(c *redisdelay.PublisherConfig) { c.Marshaler = payloadMarshaler{} })
+		limited, end := context.WithCancel(ctx)
+		payload := []byte("as it was")
+		result := begin(func() error { return p.PublishContext(limited, "t", message.NewMessage("", payload)) })
+		wait(t, calls.arrived, "the call")
+		end()
+		require.ErrorIs(t, wait(t, result, "PublishContext"), redisdelay.ErrMaybePublished)
+		copy(payload, "something")
+		calls.open()
+		require.NoError(t, p.Close())
+		messages := subscribe(t, s, "t", func(c *redisdelay.SubscriberConfig) { c.Unmarshaler = payloadMarshaler{} })
+		require.Equal(t, []string{"before", "as it was"}, consume(t, messages, 2))
+	})
+}
+
+func TestPublishContextOfADeliveredMessageCounts(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p, calls := onItsWay(t, s, ":publisher:")
+		delivered := receive(t, subscribe(t, s, "t"))
+		limited, end := context.WithCancel(delivered.Context())
+		result := begin(func() error { return p.PublishContext(limited, "t", text("x")) })
+		wait(t, calls.arrived, "the call")
+		end()
+		require.ErrorIs(t, wait(t, result, "PublishContext"), context.Canceled)
+		calls.open()
+		require.True(t, delivered.Ack())
+	})
+}
+
+// At any moment nil means published, and an error that is not ErrMaybePublished means not.
+func TestPublishContextTellsWhatItKnows(t *testing.T) {
+	const callers, calls = 16, 25
+	both(t, func(t *testing.T, s redistest.Server) {
+		p := newPublisher(t, s)
+		var mu sync.Mutex
+		var sure, unsure []string
+		var wg sync.WaitGroup
+		for caller := range callers {
+			wg.Go(func() {
+				for call := range calls {
+					limited, cancel := context.WithTimeout(ctx, time.Duration(rand.IntN(3000))*time.Microsecond)
+					payload := fmt.Sprintf("%02d %02d", caller, call)
+					err := p.PublishContext(limited, "t", text(payload))
+					cancel()
+					mu.Lock()
+					switch {
+					case err == nil:
+						sure = append(sure, payload)
+					case errors.Is(err, redisdelay.ErrMaybePublished):
+						unsure = append(unsure, payload)
+						assert.ErrorIs(t, err, context.DeadlineExceeded)
+					default:
+						assert.ErrorIs(t, err, context.DeadlineExceeded)
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+		require.NoError(t, p.Close())
+		got := consume(t, subscribe(t, s, "t"), int(stateOf(t, s, "t").Bodies))
+		require.Subset(t, got, sure)
+		require.Subset(t, append(sure, unsure...), got)
+		require.ElementsMatch(t, slices.Compact(slices.Sorted(slices.Values(got))), got, "none came twice")
+	})
+}
+
+func TestAnErrorTellsWhetherItMayBePublished(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		client := another(t, s)
+		faults := failing(client, ":publisher:")
+		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.Client = client })
+		publish(t, p, "t", "before")
+		for _, c := range []struct {
+			err   error
+			maybe bool
+		}{
+			{io.ErrUnexpectedEOF, true},
+			{context.DeadlineExceeded, true}, // of the client
+			{proto("LOADING Redis is loading the dataset in memory"), true},
+			{proto("OOM command not allowed when used memory > 'maxmemory'."), false},
+			{proto("ERR no"), false},
+		} {
+			faults.fail(c.err)
+			err := p.Publish("t", text("x"))
+			require.Error(t, err)
+			require.Equal(t, c.maybe, errors.Is(err, redisdelay.ErrMaybePublished), "%v", err)
+			require.NotErrorIs(t, err, context.DeadlineExceeded)
+		}
+	})
+}
+
+// proto is an error of a server.
+type proto string
+
+func (e proto) Error() string { return string(e) }
+func (proto) RedisError()     {}

@@ -185,16 +185,16 @@ func (p *Publisher) engineConfig() publish.Config {
 // a delay.WithContext in its context. Messages without delay are delivered at once.
 //
 // A call is one atomic step. If it returns nil, all messages are in Redis. If it returns an error
-// about a message or its size, none is. After an error from the network the messages may be in
-// Redis or not, as with any server. If the client repeats a call by itself after a lost reply, the
-// messages are not doubled. Messages of one Publisher that are due at the same time keep their
-// order. Messages are not changed.
+// about a message or its size, none is. After an error that wraps ErrMaybePublished the messages
+// are in Redis or not, as with any server that does not answer. If the client repeats a call by
+// itself after a lost reply, the messages are not doubled. Messages of one Publisher that are due
+// at the same time keep their order. Messages are not changed.
 //
 // Concurrent calls go to Redis together. A message whose context has ended is refused. If the
 // context of the first message ends while the call still waits for others, the call is taken back:
 // Publish returns the context's error, and nothing of the call is in Redis. The context does not
-// interrupt a call that is on its way, or waits for replicas. No other error wraps context.Canceled
-// or context.DeadlineExceeded, unless it is the Marshaler's.
+// interrupt a call that is on its way, or waits for replicas: see PublishContext. No other error
+// wraps context.Canceled or context.DeadlineExceeded, unless it is the Marshaler's.
 //
 // The context of a delivered message does not count, nor does any that is derived from it, with a
 // deadline of its own or without. The client's timeouts alone limit a Publish with such a context.
@@ -205,34 +205,54 @@ func (p *Publisher) engineConfig() publish.Config {
 //
 // Errors wrap ErrClosed, ErrInvalidTopic, ErrTopicMode, ErrInvalidDelay, ErrInvalidMetadata,
 // ErrPastExpiry, ErrNilMessage, ErrMessageTooLarge, ErrPublishTooLarge, ErrExists, ErrReserved,
-// ErrTopicFull, ErrServerFull, ErrNotReplicated, ErrForbidden or ErrLayout, or come from the
-// Marshaler, the context, or Redis.
+// ErrTopicFull, ErrServerFull, ErrMaybePublished, ErrNotReplicated, ErrForbidden or ErrLayout, or
+// come from the Marshaler, the context, or Redis.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
+	return p.publish(callerContext(messages), false, topic, messages)
+}
+
+// PublishContext is Publish that returns when ctx ends, at the latest. The error then wraps that of
+// ctx. If the call was sent already, it also wraps ErrMaybePublished, and the call goes on. If it
+// does not, nothing of the call is in Redis. Close waits for calls that go on, too.
+//
+// ctx counts whatever it is derived from, also from the context of a delivered message. The
+// contexts of the messages do not bound the call, but a message whose context has ended is refused,
+// as by Publish. Marshaling is not interrupted.
+func (p *Publisher) PublishContext(ctx context.Context, topic string, messages ...*message.Message) error {
+	return p.publish(ctx, ctx.Done() != nil, topic, messages)
+}
+
+// publish publishes. A bounded call returns when ctx ends. Else ctx takes back a call that waits.
+func (p *Publisher) publish(ctx context.Context, bounded bool, topic string, messages []*message.Message) error {
 	if err := p.checkTopic(topic); err != nil {
 		return err
 	}
-	if err := p.publish(topic, messages); err != nil {
+	if err := p.send(ctx, bounded, topic, messages); err != nil {
 		return fmt.Errorf("publish to topic %q: %w", topic, err)
 	}
 	return nil
 }
 
-func (p *Publisher) publish(topic string, messages []*message.Message) error {
-	b, err := p.prepare(topic, messages)
+func (p *Publisher) send(ctx context.Context, bounded bool, topic string, messages []*message.Message) error {
+	if bounded && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	b, err := p.prepare(topic, messages, bounded)
 	if err != nil {
 		return err
 	}
 	defer p.engine.Free(b)
-	return p.engine.Publish(callerContext(messages), topic, b)
+	return p.engine.Publish(ctx, topic, b)
 }
 
 // prepare returns the batch of a call, to be freed. Nothing is sent yet.
-func (p *Publisher) prepare(topic string, messages []*message.Message) (*publish.Batch, error) {
+func (p *Publisher) prepare(topic string, messages []*message.Message, bounded bool) (*publish.Batch, error) {
 	if n := len(messages); n > p.config.MaxPublishMessages {
 		return nil, fmt.Errorf("%w: %d messages, at most %d are allowed (MaxPublishMessages)",
 			ErrPublishTooLarge, n, p.config.MaxPublishMessages)
 	}
 	b := p.engine.NewBatch(len(messages))
+	b.Bounded = bounded
 	if err := p.fillGuarded(b, topic, messages); err != nil {
 		p.engine.Free(b)
 		return nil, err
@@ -325,6 +345,9 @@ func (p *Publisher) marshal(topic string, msg *message.Message, without []string
 	}
 	defer guard.Recover(&err, theMarshaler)
 	body, err := p.config.Marshaler.Marshal(topic, withoutKeys(msg, without))
+	if b.Bounded {
+		body = slices.Clone(body) // it may be the message's payload, which is the caller's again
+	}
 	return body, guard.Sound(err)
 }
 
@@ -342,7 +365,7 @@ func withoutKeys(msg *message.Message, without []string) *message.Message {
 
 // callerContext returns the context whose end takes a waiting call back.
 func callerContext(messages []*message.Message) context.Context {
-	if len(messages) == 0 {
+	if len(messages) == 0 || messages[0] == nil {
 		return context.Background()
 	}
 	ctx := messages[0].Context()

@@ -40,7 +40,7 @@ func (i insidePublisher) Prepare(topic string, messages []*message.Message) (sen
 		}
 		return err
 	}
-	b, err := p.prepare(topic, messages)
+	b, err := p.prepare(topic, messages, false)
 	if err != nil {
 		return nil, nil, told(err)
 	}

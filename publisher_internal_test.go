@@ -51,7 +51,7 @@ func TestPreparingACallAllocatesNothingForTheCall(t *testing.T) {
 	p := &Publisher{config: PublisherConfig{Marshaler: BinaryMarshaler{}, MaxPublishMessages: 2, MaxPublishBytes: 1000, MaxMessageBytes: 1000}, engine: publish.NewEngine(publish.Config{})}
 	msg := message.NewMessage("uuid", []byte("not paid"))
 	publishOne := func(messages ...*message.Message) {
-		b, err := p.prepare("t", messages)
+		b, err := p.prepare("t", messages, false)
 		if err != nil {
 			t.Error(err)
 			return

@@ -14,6 +14,9 @@ import (
 type Batch struct {
 	Messages []queue.Message
 	Bytes    int // of all bodies
+	// Bounded tells that the caller does not wait longer than its context, also if the call is
+	// under way. Then the bodies must not have memory of the caller.
+	Bounded bool
 
 	prepared time.Time // by Now; zero until it is called
 
@@ -21,6 +24,7 @@ type Batch struct {
 	turn turn            // the joining's
 	err  error           // what the call came to, once done has a value
 	done chan struct{}   // has one value when the caller may read err
+	gone bool            // the caller has left it to a call under way
 
 	one    [1]queue.Message // memory for the message of most calls
 	bodies []byte           // memory for bodies; its length is what Take has given away

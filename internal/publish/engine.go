@@ -72,8 +72,12 @@ func NewEngine(config Config) *Engine {
 // NewBatch returns an empty batch for so many messages.
 func (e *Engine) NewBatch(messages int) *Batch { return e.batches.get(messages) }
 
-// Free takes a batch back that the caller is done with, for the memory that it has.
+// Free takes a batch back that the caller is done with, for the memory that it has, unless a call
+// under way has it.
 func (e *Engine) Free(b *Batch) {
+	if b.gone {
+		return
+	}
 	if e.config.Abandoned == nil || !e.config.Abandoned() {
 		e.batches.put(b)
 	}
@@ -81,7 +85,8 @@ func (e *Engine) Free(b *Batch) {
 
 // Publish returns when the messages of the batch are in Redis, or are not going to be. If ctx ends
 // while the batch waits for other calls, it returns the context's error, and nothing is published.
-// The caller may free the batch then.
+// If ctx ends later and the batch is Bounded, the error also wraps queue.ErrMaybePublished, and the
+// call goes on. The caller may free the batch then.
 func (e *Engine) Publish(ctx context.Context, name string, b *Batch) error {
 	t, err := e.begin(name)
 	if err != nil {

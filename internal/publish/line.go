@@ -2,6 +2,7 @@ package publish
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"sync"
 	"time"
@@ -13,7 +14,7 @@ import (
 // line is where concurrent Publish calls for one topic wait and are joined. A caller that finds the
 // line free makes its call to Redis itself. Meanwhile others wait, and go together next: a
 // goroutine makes calls for them while any wait. So a lone caller never waits, and many callers
-// cost few round trips.
+// cost few round trips. A caller that may leave never makes its call itself.
 type line struct {
 	send     sender
 	patience time.Duration   // how long a call waits for replicas at most
@@ -39,13 +40,19 @@ func (l *line) publish(ctx context.Context, b *Batch) error {
 	if !goes {
 		return l.wait(b, ended)
 	}
+	if b.Bounded { // the call may have to go on without the caller
+		l.underWay.Add(1)
+		go l.serve([]*Batch{b})
+		return l.wait(b, ended)
+	}
 	defer l.handOver() // also if a hook of the client calls runtime.Goexit, because others wait
 	l.call([]*Batch{b}, nil)
 	return b.err
 }
 
 // wait waits until the batch's call is over. If the context ends before the call is under way, or
-// after the call was refused for the sake of another batch, the batch leaves.
+// after the call was refused for the sake of another batch, the batch leaves. If it ends while the
+// call is under way, the caller of a Bounded batch leaves.
 func (l *line) wait(b *Batch, ended <-chan struct{}) error {
 	if ended == nil { // then a select would only cost time
 		<-b.done
@@ -56,8 +63,8 @@ func (l *line) wait(b *Batch, ended <-chan struct{}) error {
 			l.mu.Lock()
 			left := l.joining.leave(b)
 			l.mu.Unlock()
-			if !left {
-				<-b.done
+			if !left && !l.outcome(b) {
+				return fmt.Errorf("%w: %w", queue.ErrMaybePublished, guard.Err(b.ctx))
 			}
 		}
 	}
@@ -65,6 +72,21 @@ func (l *line) wait(b *Batch, ended <-chan struct{}) error {
 		return guard.Err(b.ctx)
 	}
 	return b.err
+}
+
+// outcome returns true when the call with the batch is over, or false at once if the caller does
+// not wait for that.
+func (l *line) outcome(b *Batch) bool {
+	if b.Bounded {
+		select {
+		case <-b.done:
+		default:
+			b.gone = true
+		}
+		return !b.gone
+	}
+	<-b.done
+	return true
 }
 
 // handOver starts the goroutine if batches have come meanwhile.

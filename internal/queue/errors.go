@@ -30,6 +30,10 @@ var (
 	ErrPastExpiry = errors.New("due at or after expires_at")
 	// ErrTopicFull means that no further message may wait.
 	ErrTopicFull = errors.New("topic is full")
+	// ErrMaybePublished means that a call was sent, and it is not known whether Redis has carried
+	// it out.
+	ErrMaybePublished = errors.New("it is not known whether the messages were published")
+
 	// ErrNotReplicated means that too few replicas confirmed the published messages.
 	ErrNotReplicated = errors.New("not replicated")
 	// ErrStale means that the set of groups has changed since it was read.

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
 // Message is a message to be published.
@@ -72,7 +74,10 @@ func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint
 			return err
 		}
 		call := t.publishCall(groups, publisher, number, messages, limit)
-		if err := Do(ctx, t.client, call); err != nil {
+		switch err := Do(ctx, t.client, call); {
+		case servers.Unreachable(err):
+			return fmt.Errorf("%w: %w", ErrMaybePublished, err)
+		case err != nil:
 			return err
 		}
 		err := outcome(call.cmd.Val(), messages, limit.Messages)
