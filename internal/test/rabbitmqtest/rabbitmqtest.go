@@ -2,6 +2,7 @@
 package rabbitmqtest
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -9,15 +10,21 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
-// startTimeout is the maximum time for a server to answer after its start.
-const startTimeout = 3 * time.Minute
+// startTimeout is the maximum time for a server to answer after its start. One that ends meanwhile
+// is started again, up to so many times: another program may have taken a port of it.
+const (
+	startTimeout = 75 * time.Second
+	starts       = 4
+)
 
 // Server is a RabbitMQ server for one test, with separate directory, ports and port mapper. It ends
 // with the test, even if the test crashes. Its methods fail the test with t.Fatal, so call them in
@@ -35,18 +42,23 @@ type Server struct {
 // RabbitMQ is not installed, the test is skipped, or fails with REDISTEST_REQUIRED=1.
 func Start(t testing.TB, config ...string) *Server {
 	t.Helper()
-	s := &Server{t: t, bin: bin(t), dir: t.TempDir(),
-		port: redistest.FreePort(), mapper: redistest.FreePort(), peers: redistest.FreePort()}
-	text := fmt.Sprintf("listeners.tcp.1 = 127.0.0.1:%d\n", s.port)
-	for _, line := range config {
-		text += line + "\n"
+	s := &Server{t: t, bin: bin(t)}
+	for range starts {
+		s.dir, s.port, s.mapper, s.peers = t.TempDir(), redistest.FreePort(), redistest.FreePort(), redistest.FreePort()
+		text := fmt.Sprintf("listeners.tcp.1 = 127.0.0.1:%d\n", s.port)
+		for _, line := range config {
+			text += line + "\n"
+		}
+		s.write("rabbitmq.conf", text)
+		s.write("enabled_plugins", "[].\n")
+		// Without this epmd, the server would start one that outlives it.
+		startBound(t, nil, "epmd", "-address", "127.0.0.1", "-port", strconv.Itoa(s.mapper))
+		if s.up() {
+			return s
+		}
 	}
-	s.write("rabbitmq.conf", text)
-	s.write("enabled_plugins", "[].\n")
-	// Without this epmd, the server would start one that outlives it.
-	startBound(t, nil, "epmd", "-address", "127.0.0.1", "-port", strconv.Itoa(s.mapper))
-	s.up()
-	return s
+	t.Fatalf("rabbitmqtest: RabbitMQ does not start: %s", s.log())
+	return nil
 }
 
 // bin returns the path of the server binary. The command on the PATH is a wrapper that changes the
@@ -76,12 +88,19 @@ func (s *Server) Kill() { s.kill() }
 // Restart starts the server again, killing it first if it runs, and returns when it answers.
 func (s *Server) Restart() {
 	s.t.Helper()
-	s.kill()
-	s.up()
+	for range starts {
+		s.kill()
+		if s.up() {
+			return
+		}
+	}
+	s.t.Fatalf("rabbitmqtest: RabbitMQ does not start again: %s", s.log())
 }
 
-func (s *Server) up() {
+// up starts the server, and returns true when it answers, or false if it has ended before.
+func (s *Server) up() bool {
 	s.t.Helper()
+	_ = os.Remove(s.path("pid"))
 	s.kill = startBound(s.t, []string{
 		"HOME=" + s.dir, "RABBITMQ_NODENAME=test@localhost",
 		fmt.Sprint("ERL_EPMD_PORT=", s.mapper), fmt.Sprint("RABBITMQ_DIST_PORT=", s.peers),
@@ -90,10 +109,33 @@ func (s *Server) up() {
 		"RABBITMQ_CONF_ENV_FILE=" + s.path("rabbitmq-env.conf"), "RABBITMQ_ENABLED_PLUGINS_FILE=" + s.path("enabled_plugins"),
 	}, s.bin)
 	for deadline := time.Now().Add(startTimeout); !s.answers(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatal("rabbitmqtest: RabbitMQ does not start")
+		if time.Now().After(deadline) || s.ended() {
+			s.kill()
+			return false
 		}
 	}
+	return true
+}
+
+// ended returns whether the server's process is gone, which writes its number into a file first.
+func (s *Server) ended() bool {
+	text, err := os.ReadFile(s.path("pid"))
+	if err != nil {
+		return false
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	return err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+}
+
+// log returns the end of what the server has logged.
+func (s *Server) log() string {
+	var all []byte
+	files, _ := filepath.Glob(s.path("log/*"))
+	for _, file := range files {
+		text, _ := os.ReadFile(file)
+		all = append(all, text[max(0, len(text)-2000):]...)
+	}
+	return string(all)
 }
 
 // answers returns whether the server accepts clients, which it shows by starting the protocol.
