@@ -213,7 +213,7 @@ func TestGroupOptionsAreReadTheSameInLuaAndInGo(t *testing.T) {
 	})
 }
 
-// What Lua and Go both compute is the same in both.
+// Lua and Go both have these numbers.
 func TestLuaAndGoComputeTheSame(t *testing.T) {
 	require.Equal(t, queue.KillScript.Constant("id_length"), queue.IDLength)
 	files := luaFiles(t)

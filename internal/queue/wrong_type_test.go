@@ -18,8 +18,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
-// transitions are calls of every script that changes messages, each on a topic of groups a and b in which it has
-// something to do with every key that it declares.
+// transitions are calls of every script that changes messages. Each is on a topic of groups a and b
+// in which it has something to do with every key that it declares.
 var transitions = map[string]func(w *world) (call func() error){
 	"open": func(w *world) func() error {
 		return func() error {
