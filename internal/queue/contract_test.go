@@ -216,6 +216,7 @@ func TestGroupOptionsAreReadTheSameInLuaAndInGo(t *testing.T) {
 // Lua and Go both have these numbers.
 func TestLuaAndGoComputeTheSame(t *testing.T) {
 	require.Equal(t, queue.KillScript.Constant("id_length"), queue.IDLength)
+	require.EqualValues(t, queue.Polled, queue.SignValid.Milliseconds())
 	files := luaFiles(t)
 	claim := string(files["lua/claim.lua"].Data)
 	rule := regexp.MustCompile(`(?s)\nlocal function company\(.*?\nend\n`).FindString(claim)

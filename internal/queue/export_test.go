@@ -19,6 +19,7 @@ const (
 )
 
 var (
+	Polled          = removeScript.Constant("poll")
 	EncodeTopic     = encodeTopic
 	MayBeOccurrence = mayBeOccurrence
 )

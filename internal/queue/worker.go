@@ -62,7 +62,7 @@ const (
 	// SignInterval is how often a subscription shows that it lives at most.
 	SignInterval = 30 * time.Second
 	// SignValid is for how long a sign of life is valid. A subscription shows itself with a claim
-	// or an extension that goes anyhow. With free hands, it claims every 66 seconds at least.
+	// or an extension that goes anyhow. With free hands, it claims more often than that.
 	SignValid = 90 * time.Second
 )
 

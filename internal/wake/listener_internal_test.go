@@ -17,6 +17,11 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
+func TestAPollComesBeforeTheSignOfLifeIsOver(t *testing.T) {
+	t.Parallel()
+	require.Less(t, longestPoll*11/10, queue.SignValid)
+}
+
 // network lets the Pub/Sub connections that there are go deaf: they stay open and bring nothing any
 // more.
 type network struct {

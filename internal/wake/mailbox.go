@@ -287,8 +287,11 @@ func (m *Mailbox) Permitted(ctx context.Context, topic *queue.Topic) error {
 func (m *Mailbox) Poll() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return min(5*time.Second+time.Duration(len(m.receivers))*25*time.Millisecond, time.Minute)
+	return min(5*time.Second+time.Duration(len(m.receivers))*25*time.Millisecond, longestPoll)
 }
+
+// longestPoll is less than queue.SignValid, also with Jitter.
+const longestPoll = time.Minute
 
 // Jitter returns between 0.9 and 1.1 of d, so that subscriptions and schedulers do not all act at
 // once.

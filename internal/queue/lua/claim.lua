@@ -120,10 +120,12 @@ if lost then
   a.epoch = known + 1
 end
 
--- Returns a reply with the owner's epoch.
-local function answer(reply)
-  reply[12] = single and mine and string.format('%d', a.epoch) or '0'
-  return reply
+local at = string.format('%d', now)
+
+-- Returns the reply. All replies are made here.
+local function answer(left, blocked, waits, orphans, entries, bodies, records, expiries, since)
+  local epoch = single and mine and string.format('%d', a.epoch) or '0'
+  return {'ok', left, blocked, waits, orphans, entries, bodies, records, at, expiries, since, epoch}
 end
 
 -- Returns the token of leases that this claim made at a time; ":due" follows, as in the entry.
@@ -160,7 +162,6 @@ end
 local counted = redis.call('HMGET', stats, 'latest_ms', unpack(counts)) -- their values so far
 
 -- Each claim notes its time, and whether its subscription knows of no expiry.
-local at = string.format('%d', now)
 local token = token_of(at)
 local asks = not expiry and {'asked', at, 'lasting', '1'} or {'asked', at}
 

@@ -25,6 +25,8 @@
 --   active      hash: group -> "owner epoch ends lease", of groups with SingleActive
 --   standby     zset: address of a subscription that may become the owner -> ms until which it is
 --               valid
+-- CONSTANTS
+--   poll = 90000  ms in which every subscription claims: SignValid
 -- ARGV
 --   group   text:
 --   fresh   text: a fresh random version for the changed set
@@ -54,7 +56,6 @@
 -- Twice: the second run returns the remembered result of the first. So it does not remove a group
 -- that was made anew. With unused, nothing is remembered: it goes on, or finds nothing to do.
 
-local poll = 90000 -- ms in which every subscription claims: the longest poll interval is 66 s
 local respite, in_time = 120000, 3000 -- ms
 
 --@use now id_length window

@@ -1,7 +1,7 @@
 -- lease: writes the leases, and whom to wake, and returns the reply.
 
 taken = table.concat(taken, ' ')
-local reply = {'ok', 0, blocked, 0, #orphans, taken, bodies, taken_records, at, taken_expiries, at}
+local waits = 0
 
 -- The first write is a deletion: after one, a script may write at maxmemory too.
 if consumed > 0 then
@@ -60,12 +60,11 @@ if rested and consumed > 0 then
   end
 end
 if left > 0 then
-  reply[2] = 1
   if blocked > 0 and slots > 0 then
     redis.call('ZREM', waiters, address)
     redis.call('ZREMRANGEBYSCORE', resting, '-inf', now)
     redis.call('ZADD', resting, now + patience, address)
-    reply[4] = 1
+    waits = 1
   end
   if waiting > 0 then
     wake(waiters, 1)
@@ -73,7 +72,7 @@ if left > 0 then
 elseif n < slots then
   redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
   redis.call('ZADD', waiters, now + patience, address)
-  reply[4] = 1
+  waits = 1
 end
 if single then
   a.ends, a.lease = redis.call('ZCARD', waiters) > 0 and 0 or now + lease, lease
@@ -86,4 +85,4 @@ end
 if consumed > 0 then
   redis.call('LTRIM', ready, consumed, -1)
 end
-return answer(reply)
+return answer(left > 0 and 1 or 0, blocked, waits, #orphans, taken, bodies, taken_records, taken_expiries, at)

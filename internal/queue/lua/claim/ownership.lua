@@ -56,5 +56,5 @@ if rests then
   if silent or passes or over then
     schedule(a.ends)
   end
-  return answer({'ok', 0, 0, waits and 1 or 0, 0, '', {}, {}, at, {}, at})
+  return answer(0, 0, waits and 1 or 0, 0, '', {}, {}, {}, at)
 end

@@ -23,8 +23,6 @@ if last and tonumber(last_number) >= tonumber(number) then
       expiries[#expiries + 1] = expiries_of(redis.call('HGET', suspects, id))
     end
   end
-  return answer({
-    'ok', redis.call('LLEN', ready) > 0 and 1 or 0, 0, 0, 0, table.concat(own_entries, ' '), bodies, records,
-    string.format('%d', now), expiries, since,
-  })
+  local left = redis.call('LLEN', ready) > 0 and 1 or 0
+  return answer(left, 0, 0, 0, table.concat(own_entries, ' '), bodies, records, expiries, since)
 end
