@@ -62,10 +62,10 @@ var (
 	// SubscriberConfig.SingleActive.
 	ErrGroupMode = queue.ErrGroupMode
 
-	// ErrMaybePublished means that a call of Publish was sent, and it is not known whether Redis
-	// has carried it out. It had no answer, or the context of PublishContext ended before. All
-	// messages of the call are in Redis, or none. Publishing them again may duplicate them, unless
-	// their delay IDs are still taken.
+	// ErrMaybePublished means that it is not known whether the messages of a Publish are in Redis.
+	// The call may have been sent, and had no answer, or the context of PublishContext ended before
+	// that. All messages of the call are in Redis, or none. Publishing them again may duplicate
+	// them, unless their delay IDs are still taken.
 	ErrMaybePublished = queue.ErrMaybePublished
 
 	// ErrNotReplicated means that after WaitTimeout fewer than PublisherConfig.WaitReplicas

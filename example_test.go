@@ -141,7 +141,7 @@ func ExamplePublisher_PublishContext() {
 	err := publisher.PublishContext(request, "unpaid-orders", msg)
 	switch {
 	case errors.Is(err, redisdelay.ErrMaybePublished):
-		fmt.Println("try again: it may be there or not")
+		fmt.Println("it may be there or not: try again")
 	case err != nil:
 		fmt.Println("not published:", err)
 	default:

@@ -345,8 +345,12 @@ func (p *Publisher) marshal(topic string, msg *message.Message, without []string
 	}
 	defer guard.Recover(&err, theMarshaler)
 	body, err := p.config.Marshaler.Marshal(topic, withoutKeys(msg, without))
-	if b.Bounded {
-		body = slices.Clone(body) // it may be the message's payload, which is the caller's again
+	switch p.config.Marshaler.(type) {
+	case JSONMarshaler, StreamMarshaler: // they return memory of their own
+	default:
+		if b.Bounded { // another may return the message's payload, which is the caller's again
+			body = slices.Clone(body)
+		}
 	}
 	return body, guard.Sound(err)
 }

@@ -184,6 +184,7 @@ var known = []struct {
 	{redisdelay.ErrNotReplicated, "redisdelay.ErrNotReplicated"},
 	{redisdelay.ErrLayout, "redisdelay.ErrLayout"},
 	{redisdelay.ErrForbidden, "redisdelay.ErrForbidden"},
+	{redisdelay.ErrMaybePublished, "redisdelay.ErrMaybePublished"},
 }
 
 // errorType is error.type: the name of a known error, else the type of the innermost error, or what

@@ -3,6 +3,7 @@ package otelredisdelay_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"testing"
 	"time"
@@ -222,13 +223,16 @@ func TestAPublishThatFails(t *testing.T) {
 	require.ErrorIs(t, w.publisher.Publish(""), redisdelay.ErrInvalidTopic)
 	broken := w.traced(brokenPublisher{})
 	require.Panics(t, func() { _ = broken.Publish("orders", order("c")) })
+	unknown := w.traced(failingPublisher{fmt.Errorf("publish: %w: %w", redisdelay.ErrMaybePublished, io.EOF)})
+	require.ErrorIs(t, unknown.Publish("orders", order("d")), io.EOF)
 
 	spans := w.exported.GetSpans()
-	require.Len(t, spans, 3)
+	require.Len(t, spans, 4)
 	for i, want := range []struct{ name, errorType, text string }{
 		{"publish", "redisdelay.ErrInvalidTopic", "invalid topic"},
 		{"publish orders", "redisdelay.ErrInvalidDelay", "15 minutes"},
 		{"publish orders", "panic", "panicked"},
+		{"publish orders", "redisdelay.ErrMaybePublished", "EOF"},
 	} {
 		require.Equal(t, want.name, spans[i].Name)
 		require.Equal(t, want.errorType, values(spans[i].Attributes)["error.type"])
@@ -236,8 +240,13 @@ func TestAPublishThatFails(t *testing.T) {
 		require.Contains(t, spans[i].Status.Description, want.text)
 	}
 	points := w.metric("messaging.client.sent.messages").Data.(metricdata.Sum[int64]).DataPoints
-	require.Len(t, points, 3)
+	require.Len(t, points, 4)
 }
+
+type failingPublisher struct{ err error }
+
+func (p failingPublisher) Publish(string, ...*message.Message) error { return p.err }
+func (failingPublisher) Close() error                                { return nil }
 
 type brokenPublisher struct{}
 

@@ -18,8 +18,8 @@ type PublishError struct {
 	// Published are the messages that are in Redis, in the order of the call.
 	Published []*message.Message
 
-	// Failed are the other messages, in the order of the call, to be published again. After an
-	// error from the network they may be in Redis or not.
+	// Failed are the other messages, in the order of the call, to be published again. Those of a
+	// Part whose error wraps redisdelay.ErrMaybePublished may be in Redis or not.
 	Failed []*message.Message
 }
 
@@ -32,8 +32,8 @@ type Part struct {
 	// Messages are those of the call that belong to the partition, in the order of the call.
 	Messages []*message.Message
 
-	// Err is nil if all these messages are in Redis. Otherwise none is. After an error from the
-	// network they may be in Redis or not.
+	// Err is nil if all these messages are in Redis. Otherwise none is, unless the error wraps
+	// redisdelay.ErrMaybePublished.
 	Err error
 }
 

@@ -246,7 +246,8 @@ func (p *Publisher) publish(topic string, parts []Part, places []int, messages [
 	for i := range parts {
 		sending.Go(func() {
 			err := &parts[i].Err
-			*err = guard.Exited(theContext) // until send returns
+			// This is so until send returns.
+			*err = fmt.Errorf("%w: %w", redisdelay.ErrMaybePublished, guard.Exited(theContext))
 			defer guard.Recover(err, theContext)
 			*err = sends[i]()
 		})

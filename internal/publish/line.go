@@ -123,7 +123,8 @@ func (l *line) serve(together []*Batch) {
 // has another goroutine go on.
 func (l *line) exited(together []*Batch) {
 	l.mu.Lock()
-	done := l.joining.settle(together, outcome{fate: failed, err: guard.Exited("a call to Redis")})
+	err := fmt.Errorf("%w: %w", queue.ErrMaybePublished, guard.Exited("a call to Redis"))
+	done := l.joining.settle(together, outcome{fate: failed, err: err})
 	l.mu.Unlock()
 	for _, b := range done {
 		b.done <- struct{}{}

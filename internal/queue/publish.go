@@ -9,6 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
 	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
@@ -75,7 +78,9 @@ func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint
 		}
 		call := t.publishCall(groups, publisher, number, messages, limit)
 		switch err := Do(ctx, t.client, call); {
-		case servers.Unreachable(err):
+		case servers.Unreachable(err), errors.Is(err, refusal.ErrForbidden), errors.Is(err, redis.Nil):
+			// The first two may be about a repeat of the client, after a reply that was lost. The
+			// last one is of a Sentinel, because the script never answers that.
 			return fmt.Errorf("%w: %w", ErrMaybePublished, err)
 		case err != nil:
 			return err
@@ -144,7 +149,7 @@ func outcome(reply any, messages []Message, limit int) error {
 			}
 		}
 	}
-	return fmt.Errorf("publish: unexpected reply %q", Text(reply))
+	return fmt.Errorf("%w: unexpected reply %q", ErrMaybePublished, Text(reply))
 }
 
 // indexes returns the indexes of the messages with these IDs. Both are in the same order.

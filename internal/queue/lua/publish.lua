@@ -88,15 +88,15 @@ local args, n, last_option = ARGV, message_count, first_option + option_count * 
 --@use now due_of post wake active expect each put fields_of
 --@use timetable amend_timetable window
 
+local last = redis.call('GET', publisher)
+if last and tonumber(last) >= tonumber(number) then
+  return 'repeated'
+end
 local topic = redis.call('HMGET', meta, 'groups', 'maxlen')
 if topic[1] ~= version then
   return 'stale'
 end
 local maxlen = tonumber(topic[2] or nil) -- of the stream, if there is one
-local last = redis.call('GET', publisher)
-if last and tonumber(last) >= tonumber(number) then
-  return 'repeated'
-end
 
 -- Read every key that is written later: one of a wrong type is found before the first write.
 -- messages need not be read without a stream, because it is the first key that is written.

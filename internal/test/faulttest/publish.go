@@ -15,7 +15,6 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
-	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
@@ -118,15 +117,10 @@ func outcomeOf(err error) Kind {
 	switch {
 	case err == nil:
 		return Published
-	case errors.Is(err, redisdelay.ErrClosed), errors.Is(err, redisdelay.ErrNotReplicated):
+	case errors.Is(err, redisdelay.ErrMaybePublished), errors.Is(err, redisdelay.ErrNotReplicated):
 		return Unknown
-	case errors.Is(err, redisdelay.ErrLayout), errors.Is(err, redisdelay.ErrForbidden), errors.Is(err, redisdelay.ErrExists):
-		return Failed
-	case !servers.Unreachable(err), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		// The caller's context only ends a call that was not sent yet.
-		return Failed
 	default:
-		return Unknown
+		return Failed
 	}
 }
 

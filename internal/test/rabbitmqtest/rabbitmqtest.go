@@ -2,7 +2,6 @@
 package rabbitmqtest
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,9 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,7 +19,7 @@ import (
 // startTimeout is the maximum time for a server to answer after its start. One that ends meanwhile
 // is started again, up to so many times: another program may have taken a port of it.
 const (
-	startTimeout = 75 * time.Second
+	startTimeout = 2 * time.Minute
 	starts       = 4
 )
 
@@ -36,6 +33,7 @@ type Server struct {
 	mapper   int // port of epmd
 	peers    int // port that no other server uses
 	kill     func()
+	ended    <-chan struct{} // closed when the process is gone
 }
 
 // Start starts a server, with lines added to its configuration, and returns when it answers. If
@@ -100,31 +98,25 @@ func (s *Server) Restart() {
 // up starts the server, and returns true when it answers, or false if it has ended before.
 func (s *Server) up() bool {
 	s.t.Helper()
-	_ = os.Remove(s.path("pid"))
-	s.kill = startBound(s.t, []string{
+	s.kill, s.ended = startBound(s.t, []string{
 		"HOME=" + s.dir, "RABBITMQ_NODENAME=test@localhost",
 		fmt.Sprint("ERL_EPMD_PORT=", s.mapper), fmt.Sprint("RABBITMQ_DIST_PORT=", s.peers),
 		"RABBITMQ_MNESIA_BASE=" + s.path("mnesia"), "RABBITMQ_LOG_BASE=" + s.path("log"), "RABBITMQ_PID_FILE=" + s.path("pid"),
 		"RABBITMQ_CONFIG_FILE=" + s.path("rabbitmq.conf"), "RABBITMQ_ADVANCED_CONFIG_FILE=" + s.path("advanced.config"),
 		"RABBITMQ_CONF_ENV_FILE=" + s.path("rabbitmq-env.conf"), "RABBITMQ_ENABLED_PLUGINS_FILE=" + s.path("enabled_plugins"),
 	}, s.bin)
-	for deadline := time.Now().Add(startTimeout); !s.answers(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) || s.ended() {
+	timeout := time.After(startTimeout)
+	for !s.answers() {
+		select {
+		case <-s.ended:
+			return false
+		case <-timeout:
 			s.kill()
 			return false
+		case <-time.After(50 * time.Millisecond):
 		}
 	}
 	return true
-}
-
-// ended returns whether the server's process is gone, which writes its number into a file first.
-func (s *Server) ended() bool {
-	text, err := os.ReadFile(s.path("pid"))
-	if err != nil {
-		return false
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	return err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
 }
 
 // log returns the end of what the server has logged.
@@ -164,15 +156,17 @@ func (s *Server) write(name, text string) {
 }
 
 // startBound starts a command in a new process group. A shell kills the group when kill is called,
-// and when the test or the test binary ends, even by a crash.
-func startBound(t testing.TB, env []string, name string, args ...string) (kill func()) {
+// and when the test or the test binary ends, even by a crash. ended is closed when the command has
+// ended.
+func startBound(t testing.TB, env []string, name string, args ...string) (kill func(), ended <-chan struct{}) {
 	t.Helper()
 	leash := exec.Command("sh", append([]string{"-c", `
 		trap "" HUP INT QUIT TERM
-		setsid "$0" "$@" </dev/null >/dev/null 2>&1 &
-		read _
-		kill -s KILL -- "-$!"
-		wait`, name}, args...)...)
+		exec 3<&0
+		setsid "$0" "$@" </dev/null >/dev/null 2>&1 3<&- &
+		child=$!
+		{ read _ <&3; kill -s KILL -- "-$child"; } &
+		wait "$child"`, name}, args...)...)
 	leash.Env = append(os.Environ(), env...)
 	stdin, err := leash.StdinPipe()
 	if err == nil {
@@ -181,10 +175,15 @@ func startBound(t testing.TB, env []string, name string, args ...string) (kill f
 	if err != nil {
 		t.Fatal(err)
 	}
+	done := make(chan struct{})
+	go func() {
+		_ = leash.Wait()
+		close(done)
+	}()
 	kill = sync.OnceFunc(func() {
 		_ = stdin.Close()
-		_ = leash.Wait()
+		<-done
 	})
 	t.Cleanup(kill)
-	return kill
+	return kill, done
 }
