@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -102,6 +103,7 @@ func (s *Server) up() bool {
 		"HOME=" + s.dir, "RABBITMQ_NODENAME=test@localhost",
 		fmt.Sprint("ERL_EPMD_PORT=", s.mapper), fmt.Sprint("RABBITMQ_DIST_PORT=", s.peers),
 		"RABBITMQ_MNESIA_BASE=" + s.path("mnesia"), "RABBITMQ_LOG_BASE=" + s.path("log"), "RABBITMQ_PID_FILE=" + s.path("pid"),
+		"RABBITMQ_LOGS=" + s.path("log/server.log"), // else it takes a variable LOGS
 		"RABBITMQ_CONFIG_FILE=" + s.path("rabbitmq.conf"), "RABBITMQ_ADVANCED_CONFIG_FILE=" + s.path("advanced.config"),
 		"RABBITMQ_CONF_ENV_FILE=" + s.path("rabbitmq-env.conf"), "RABBITMQ_ENABLED_PLUGINS_FILE=" + s.path("enabled_plugins"),
 	}, s.bin)
@@ -119,12 +121,15 @@ func (s *Server) up() bool {
 	return true
 }
 
-// log returns the end of what the server has logged.
+// log returns the end of what the server has logged, and the begin of its crash dump.
 func (s *Server) log() string {
 	var all []byte
 	files, _ := filepath.Glob(s.path("log/*"))
 	for _, file := range files {
 		text, _ := os.ReadFile(file)
+		if strings.HasSuffix(file, ".dump") {
+			text = text[:min(1000, len(text))]
+		}
 		all = append(all, text[max(0, len(text)-2000):]...)
 	}
 	return string(all)
