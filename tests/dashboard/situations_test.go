@@ -31,7 +31,7 @@ func TestThousandsOfDeadLettersAreRequeuedAndPurgedByReason(t *testing.T) {
 	on(t, func(t *testing.T, s *site) {
 		s.die(5000, 10)
 		b := open(t, s.address)
-		b.sees("got 5000 dead letters in the last hour")
+		b.sees("got 5,000 dead letters in the last hour")
 		b.click("Reasons")
 		b.sees("5,000 dead letters of group billing", "4,000", "no stock of article #", "1,000", "the customer is unknown")
 		b.click("Requeue…")
