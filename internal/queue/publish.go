@@ -77,13 +77,8 @@ func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint
 			return err
 		}
 		call := t.publishCall(groups, publisher, number, messages, limit)
-		switch err := Do(ctx, t.client, call); {
-		case servers.Unreachable(err), errors.Is(err, refusal.ErrForbidden), errors.Is(err, redis.Nil):
-			// The first two may be about a repeat of the client, after a reply that was lost. The
-			// last one is of a Sentinel, because the script never answers that.
-			return fmt.Errorf("%w: %w", ErrMaybePublished, err)
-		case err != nil:
-			return err
+		if err := Do(ctx, t.client, call); err != nil {
+			return sent(err)
 		}
 		err := outcome(call.cmd.Val(), messages, limit.Messages)
 		if refusal := (*Refusal)(nil); errors.As(err, &refusal) && groups.Stream {
@@ -91,6 +86,17 @@ func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint
 		}
 		return err
 	})
+}
+
+// sent returns the error of a call that may have been sent. It wraps ErrMaybePublished unless the
+// script has certainly not run.
+func sent(err error) error {
+	// The first two may be about a repeat of the client, after a reply that was lost. The last one
+	// is of a Sentinel, because the script never answers that.
+	if servers.Unreachable(err) || errors.Is(err, refusal.ErrForbidden) || errors.Is(err, redis.Nil) {
+		return fmt.Errorf("%w: %w", ErrMaybePublished, err)
+	}
+	return err
 }
 
 // Refusal is the error of a call that was refused because of some of its messages. It wraps
