@@ -402,32 +402,43 @@ func TestACancelDoesNotInterruptACallOnItsWay(t *testing.T) {
 	})
 }
 
+// hurried has many callers publish at once, each call with a deadline of some microseconds. It
+// returns the payloads by what their calls came to.
+func hurried(publish func(limited context.Context, payload string) error) (calls map[string]error) {
+	calls = map[string]error{}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for caller := range 16 {
+		wg.Go(func() {
+			for call := range 25 {
+				limited, cancel := context.WithTimeout(ctx, time.Duration(rand.IntN(2000))*time.Microsecond)
+				payload := fmt.Sprintf("%02d %02d", caller, call)
+				err := publish(limited, payload)
+				cancel()
+				mu.Lock()
+				calls[payload] = err
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return calls
+}
+
 func TestACallThatIsTakenBackIsNotPublished(t *testing.T) {
-	const callers, calls = 16, 25
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		p := newPublisher(t, s)
-		var mu sync.Mutex
 		var published []string
-		var wg sync.WaitGroup
-		for caller := range callers {
-			wg.Go(func() {
-				for call := range calls {
-					limited, cancel := context.WithTimeout(ctx, time.Duration(rand.IntN(2000))*time.Microsecond)
-					payload := fmt.Sprintf("%02d %02d", caller, call)
-					err := p.Publish("t", message.NewMessageWithContext(limited, "", []byte(payload)))
-					cancel()
-					if err != nil {
-						assert.ErrorIs(t, err, context.DeadlineExceeded)
-						continue
-					}
-					mu.Lock()
-					published = append(published, payload)
-					mu.Unlock()
-				}
-			})
+		for payload, err := range hurried(func(limited context.Context, payload string) error {
+			return p.Publish("t", message.NewMessageWithContext(limited, "", []byte(payload)))
+		}) {
+			if err == nil {
+				published = append(published, payload)
+			} else {
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+			}
 		}
-		wg.Wait()
 		require.EqualValues(t, len(published), stateOf(t, s, "t").Bodies)
 		requireSame(t, published, consume(t, subscribe(t, s, "t"), len(published)))
 	})

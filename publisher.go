@@ -219,6 +219,9 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 // contexts of the messages do not bound the call, but a message whose context has ended is refused,
 // as by Publish. Marshaling is not interrupted.
 func (p *Publisher) PublishContext(ctx context.Context, topic string, messages ...*message.Message) error {
+	if ctx == nil {
+		return fmt.Errorf("publish to topic %q: the context is nil: want context.Background() for no bound", topic)
+	}
 	return p.publish(ctx, ctx.Done() != nil, topic, messages)
 }
 

@@ -179,7 +179,9 @@ func TestAnExitInAJoinedCallIsAnErrorForEachCaller(t *testing.T) {
 		first := w.publish(w.Context(), "first")
 		second, third := w.publish(w.Context(), "second"), w.publish(w.Context(), "third")
 		require.NoError(w, <-first)
-		require.ErrorContains(w, <-second, "a call to Redis called runtime.Goexit")
+		err := <-second
+		require.ErrorContains(w, err, "a call to Redis called runtime.Goexit")
+		require.ErrorIs(w, err, queue.ErrMaybePublished)
 		require.ErrorContains(w, <-third, "runtime.Goexit")
 		require.NoError(w, <-w.publish(w.Context(), "fourth"))
 	})

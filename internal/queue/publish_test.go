@@ -188,6 +188,10 @@ func TestIdenticalPublishCallWritesNothing(t *testing.T) {
 		calls := r.take()
 		require.Len(t, calls, 1)
 		w.unchanged(func() { require.Equal(t, "repeated", w.Client.Do(ctx, calls[0]...).Val()) })
+		w.register("c")
+		w.unchanged(func() {
+			require.Equal(t, "repeated", w.Client.Do(ctx, calls[0]...).Val(), "also if the group set has changed")
+		})
 	}, "a", "b")
 }
 
