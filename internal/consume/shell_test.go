@@ -405,7 +405,8 @@ func TestClosingWaitsForRedisOnlyIfSettlementsAreNotAnswered(t *testing.T) {
 					began := time.Now()
 					s.Close()
 					require.ErrorIs(t, s.end(), c.err)
-					require.Equal(t, c.takes, time.Since(began))
+					// The mailbox connects anew at random times, and may wake the subscription a moment before.
+					require.InDelta(t, c.takes, time.Since(began), float64(time.Millisecond))
 					require.Equal(t, c.err != nil, s.Owes())
 				})
 			})
