@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -28,6 +29,14 @@ func at(t *testing.T, environment []string, args ...string) (status int, out, sa
 	var stdout, stderr strings.Builder
 	status = run(ctx, args, system{environment: environment, stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr})
 	return status, stdout.String(), stderr.String()
+}
+
+// Tests that run commands at the same time log for themselves.
+func TestOnlyMainSetsTheLoggerOfTheProcess(t *testing.T) {
+	t.Parallel()
+	before := slog.Default()
+	_, _, _ = at(t, nil, "topics", "--redis", "127.0.0.1:1")
+	require.Same(t, before, slog.Default())
 }
 
 // tlsProxy is a proxy that speaks TLS, before a server that does not.

@@ -21,6 +21,7 @@ type system struct {
 	environment    []string // NAME=value
 	stdin          io.Reader
 	stdout, stderr io.Writer
+	setLogger      func(*slog.Logger) // makes a logger that of the process; nil: that stays
 }
 
 const (
@@ -146,7 +147,9 @@ func (a *app) begin(cmd *cobra.Command) error {
 	}
 	a.out = newOutput(a.sys, a.json)
 	a.logger = a.settings.log.logger(a.sys.stderr)
-	slog.SetDefault(a.logger)
+	if a.sys.setLogger != nil {
+		a.sys.setLogger(a.logger)
+	}
 	for _, name := range a.settings.unknown() {
 		a.logger.Warn("An environment variable is not a setting, ignoring it", "variable", name)
 	}

@@ -11,6 +11,7 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -22,5 +23,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // then a second signal ends the program
 	redis.SetLogger(redisLog{})
-	os.Exit(run(ctx, os.Args[1:], system{environment: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}))
+	os.Exit(run(ctx, os.Args[1:], system{
+		environment: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, setLogger: slog.SetDefault,
+	}))
 }
