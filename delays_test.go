@@ -85,7 +85,7 @@ func TestDueTimesAreRoundedUpToTheMillisecond(t *testing.T) {
 
 	publish(t, p, "t", "now")
 	nackWith(t, receive(t, subscribe(t, s, "t")), redisdelay.DelayKey, "1ms")
-	eventually(t, func() bool { return stateOf(t, s, "t").Retry == 1 }, "the nack")
+	eventually(t, func() bool { return stateOf(t, s, "t").Retrying == 1 }, "the nack")
 	require.Equal(t, []int64{2}, scores(k.Retry(redisdelay.DefaultConsumerGroup)))
 }
 
@@ -97,7 +97,7 @@ func TestAPublisherWrappedByWatermillsDelaysToo(t *testing.T) {
 		})
 		require.NoError(t, err)
 		publish(t, wrapped, "t", "x")
-		require.Equal(t, state{Bodies: 1, Pending: 1}, stateOf(t, s, "t"))
+		require.Equal(t, state{Bodies: 1, Waiting: 1}, stateOf(t, s, "t"))
 	})
 }
 

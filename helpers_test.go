@@ -267,7 +267,7 @@ func records(t testing.TB, s redistest.Server, topic string) map[string]string {
 // settledState waits until nothing is leased.
 func settledState(t *testing.T, s redistest.Server, topic string) (found state) {
 	t.Helper()
-	eventually(t, func() bool { found = stateOf(t, s, topic); return found.Unack == 0 }, "everything is settled")
+	eventually(t, func() bool { found = stateOf(t, s, topic); return found.InHand == 0 }, "everything is settled")
 	return found
 }
 

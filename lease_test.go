@@ -21,8 +21,8 @@ import (
 // deadlines are the ends of the default group's leases.
 func deadlines(t *testing.T, s redistest.Server, topic string) []time.Time {
 	t.Helper()
-	unack := queue.NewKeys(s.Prefix, topic).Unack(redisdelay.DefaultConsumerGroup)
-	leases, err := s.Client.ZRangeWithScores(ctx, unack, 0, -1).Result()
+	inHand := queue.NewKeys(s.Prefix, topic).Unack(redisdelay.DefaultConsumerGroup)
+	leases, err := s.Client.ZRangeWithScores(ctx, inHand, 0, -1).Result()
 	require.NoError(t, err)
 	var ends []time.Time
 	for _, lease := range leases {
@@ -44,7 +44,7 @@ func TestALeaseIsExtendedWhileTheHandlerRuns(t *testing.T) {
 				first := deadlines(t, s, "t")[0]
 				eventually(t, func() bool { return serverTime(t, s).After(first.Add(time.Second)) }, "the first end of the lease")
 				require.NoError(t, long.Context().Err())
-				require.Equal(t, state{Bodies: 1, Unack: 1}, stateOf(t, s, "t"))
+				require.Equal(t, state{Bodies: 1, InHand: 1}, stateOf(t, s, "t"))
 
 				publish(t, newPublisher(t, s), "t", "next")
 				require.Equal(t, []string{"next"}, consume(t, messages, 1))
@@ -94,7 +94,7 @@ func TestALateAckOrNackChangesNothingForTheNewHolder(t *testing.T) {
 			publish(t, newPublisher(t, s), "t", "next")
 			next := receive(t, messages) // asked for together with the late settling
 			require.Equal(t, "next", string(next.Payload))
-			require.Equal(t, state{Bodies: 2, Unack: 2}, stateOf(t, s, "t"))
+			require.Equal(t, state{Bodies: 2, InHand: 2}, stateOf(t, s, "t"))
 
 			require.NoError(t, current.Context().Err())
 			require.Equal(t, 1, deliveryOf(t, current).Number, "it is not known who is to blame")
@@ -278,7 +278,7 @@ func TestAMessageThatCrashesItsProcessesDiesAlone(t *testing.T) {
 			require.Fail(t, "one too many", "%d: %s", i, msg.Payload)
 		case <-time.After(20 * time.Millisecond):
 		}
-		require.EqualValues(t, c.together, stateOf(t, s, "t").Unack)
+		require.EqualValues(t, c.together, stateOf(t, s, "t").InHand)
 		lapse(t, s, "t", lease)
 	}
 
@@ -324,7 +324,7 @@ func suspected(t *testing.T, s redistest.Server, change ...func(*redisdelay.Subs
 	busy = receive(t, messages)
 	require.Equal(t, "busy", string(busy.Payload))
 	require.NoError(t, crashing.Close())
-	eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 2, Ready: 1, Unack: 1} }, "the end of the lease")
+	eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 2, Ready: 1, InHand: 1} }, "the end of the lease")
 	return busy, messages
 }
 
@@ -341,7 +341,7 @@ func TestASuspectWaitsForAWorkerThatHoldsNothing(t *testing.T) {
 		require.True(t, busy.Ack())
 		suspect := receive(t, messages)
 		require.Equal(t, "suspect", string(suspect.Payload))
-		require.Equal(t, state{Bodies: 2, Ready: 1, Unack: 1}, stateOf(t, s, "t"))
+		require.Equal(t, state{Bodies: 2, Ready: 1, InHand: 1}, stateOf(t, s, "t"))
 
 		require.True(t, suspect.Nack()) // its handler lives, so it is no suspect any more
 		suspect, a := receive(t, messages), receive(t, messages)

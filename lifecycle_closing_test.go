@@ -100,8 +100,8 @@ func TestASettlementBeforeCloseTimeoutCounts(t *testing.T) {
 		settle func(*message.Message) bool
 		left   state
 	}{
-		"ack":  {(*message.Message).Ack, state{Bodies: 1, Unack: 1}},
-		"nack": {(*message.Message).Nack, state{Bodies: 2, Ready: 1, Unack: 1}},
+		"ack":  {(*message.Message).Ack, state{Bodies: 1, InHand: 1}},
+		"nack": {(*message.Message).Nack, state{Bodies: 2, Ready: 1, InHand: 1}},
 	} {
 		t.Run(how, func(t *testing.T) {
 			both(t, func(t *testing.T, s redistest.Server) {
@@ -241,7 +241,7 @@ func TestCloseReturnsSoonIfRedisIsAwayAndKnowsAllSettlements(t *testing.T) {
 			eventually(t, func() bool { return stateOf(t, s, "settled") == state{} }, "the ack is answered")
 			subscribeTo(t, unread, "unread")
 			publish(t, p, "unread", "a", "b")
-			eventually(t, func() bool { return stateOf(t, s, "unread").Unack > 0 }, "messages are claimed")
+			eventually(t, func() bool { return stateOf(t, s, "unread").InHand > 0 }, "messages are claimed")
 
 			leave(in)
 			began := time.Now()

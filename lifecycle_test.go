@@ -107,7 +107,7 @@ func TestUnreadMessagesGoBackInOrderAndUncounted(t *testing.T) {
 		register(t, s, "t")
 		publish(t, newPublisher(t, s), "t", numbered(0, 30)...)
 		messages, end := subscribeToEnd(t, s, "t", how, inFlight(20))
-		eventually(t, func() bool { return stateOf(t, s, "t").Unack > 0 }, "messages are claimed")
+		eventually(t, func() bool { return stateOf(t, s, "t").InHand > 0 }, "messages are claimed")
 
 		require.NoError(t, wait(t, end(), "the end"))
 		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 30, Ready: 30} }, "all are back")
@@ -137,7 +137,7 @@ func TestHandlersFinishWhileOthersTakeTheRestAtOnce(t *testing.T) {
 		closed := end()
 
 		// Other subscribers get its other messages while its handler still runs.
-		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 60, Ready: 59, Unack: 1} }, "it is handed back")
+		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 60, Ready: 59, InHand: 1} }, "it is handed back")
 		next := subscribe(t, s, "t")
 		for _, want := range numbered(41, 100) {
 			got := receive(t, next)
@@ -186,7 +186,7 @@ func TestAHandlerThatDoesNotEndIsGivenUpAfterCloseTimeout(t *testing.T) {
 			require.ErrorIs(t, context.Cause(msg.Context()), redisdelay.ErrClosed)
 			require.True(t, msg.Ack(), "it is too late")
 		}
-		require.Equal(t, state{Bodies: 2, Unack: 2}, stateOf(t, s, "t"), "until the leases run out")
+		require.Equal(t, state{Bodies: 2, InHand: 2}, stateOf(t, s, "t"), "until the leases run out")
 	})
 }
 

@@ -140,7 +140,7 @@ func TestCallsThatWaitKeepTheirOrder(t *testing.T) {
 						require.NoError(t, err)
 					}
 				}
-				page, err := adminOf(t, s).List(ctx, "t", admin.Query{State: admin.Pending, Limit: 100})
+				page, err := adminOf(t, s).List(ctx, "t", admin.Query{State: admin.Waiting, Limit: 100})
 				require.NoError(t, err)
 				var got []string
 				for _, m := range page.Messages {

@@ -171,7 +171,7 @@ func TestRefusalOfOneCallIsNotThatOfOthers(t *testing.T) {
 				require.NoError(t, err)
 			}
 		}
-		require.EqualValues(t, 1+calls*9/10, stateOf(t, s, "topic").Pending)
+		require.EqualValues(t, 1+calls*9/10, stateOf(t, s, "topic").Waiting)
 	})
 }
 
@@ -297,7 +297,7 @@ func TestAMessageExpiresWhileTheConsumerDoesNotTakeIt(t *testing.T) {
 			require.NoError(t, p.Publish("topic", msg))
 		}
 		expiring(redisdelay.ExpiryDrop)
-		eventually(t, func() bool { return stateOf(t, s, "topic").Unack == 1 }, "it is claimed in time")
+		eventually(t, func() bool { return stateOf(t, s, "topic").InHand == 1 }, "it is claimed in time")
 		eventually(t, func() bool { return stateOf(t, s, "topic").Bodies == 0 }, "it is dropped")
 		expiring(redisdelay.ExpiryDead)
 		eventually(t, func() bool { return stateOf(t, s, "topic").Dead == 1 }, "it is a dead letter")

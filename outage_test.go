@@ -55,7 +55,7 @@ func TestSettlementsDuringAnOutageAreToldLater(t *testing.T) {
 		want   state
 	}{
 		"ack":  {(*message.Message).Ack, state{}},
-		"nack": {(*message.Message).Nack, state{Bodies: 1, Retry: 1}},
+		"nack": {(*message.Message).Nack, state{Bodies: 1, Retrying: 1}},
 	} {
 		t.Run(how, func(t *testing.T) {
 			s, in := private(t, "--appendonly", "yes", "--appendfsync", "always")

@@ -85,7 +85,7 @@ func TestAnUnreadChannelHoldsOneMessageAtMost(t *testing.T) {
 		sub := newSubscriber(t, s, leaseOf(never), inFlight(10))
 		unread := subscribeTo(t, sub, "t")
 		publish(t, newPublisher(t, s), "t", numbered(0, 50)...)
-		eventually(t, func() bool { return stateOf(t, s, "t").Unack > 0 }, "messages are claimed")
+		eventually(t, func() bool { return stateOf(t, s, "t").InHand > 0 }, "messages are claimed")
 		others := subscribe(t, s, "t")
 		got := consume(t, others, 49)
 		require.NoError(t, sub.Close())

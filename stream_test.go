@@ -344,7 +344,7 @@ func TestOperatorsOfATopicWithAStream(t *testing.T) {
 		stats, err := a.Stats(ctx, topic)
 		require.NoError(t, err)
 		require.True(t, stats.Stream)
-		require.Equal(t, 2, stats.Pending)
+		require.Equal(t, 2, stats.Waiting)
 		require.Equal(t, 1, stats.Groups[0].Dead)
 		idle, err := a.GroupsWithoutSubscribers(ctx, topic, 0)
 		require.NoError(t, err)
@@ -355,9 +355,9 @@ func TestOperatorsOfATopicWithAStream(t *testing.T) {
 		}
 		spans, err := a.Upcoming(ctx, topic, admin.Load{Group: redisdelay.StreamGroup, Width: 2 * time.Hour, Buckets: 1})
 		require.NoError(t, err)
-		require.Equal(t, 2, spans[0].Pending)
+		require.Equal(t, 2, spans[0].Waiting)
 
-		page, err := a.List(ctx, topic, admin.Query{State: admin.Pending, Filter: admin.Filter{Match: func(m admin.Message) bool { return string(m.Payload) == "cancelled" }}})
+		page, err := a.List(ctx, topic, admin.Query{State: admin.Waiting, Filter: admin.Filter{Match: func(m admin.Message) bool { return string(m.Payload) == "cancelled" }}})
 		require.NoError(t, err)
 		require.NoError(t, a.Cancel(ctx, topic, admin.ByID(page.Messages[0].ID)))
 		require.NoError(t, a.DeliverNow(ctx, topic, admin.ByDelayID("order 1")))

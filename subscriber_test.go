@@ -304,7 +304,7 @@ func TestAPostponedMessageExpires(t *testing.T) {
 		id := deliveryOf(t, msg).ID
 		require.NoError(t, redisdelay.Postpone(msg, time.Minute+time.Second))
 		require.True(t, msg.Nack())
-		eventually(t, func() bool { return stateOf(t, s, "t").Retry == 1 }, "it waits")
+		eventually(t, func() bool { return stateOf(t, s, "t").Retrying == 1 }, "it waits")
 		require.NoError(t, adminOf(t, s).Reschedule(ctx, "t", admin.ByID(id), admin.At(serverTime(t, s))))
 		msg = receive(t, messages)
 		require.NoError(t, redisdelay.Postpone(msg, 2*time.Minute))
@@ -312,7 +312,7 @@ func TestAPostponedMessageExpires(t *testing.T) {
 		if s.Mini == nil {
 			return // a minute is too long
 		}
-		eventually(t, func() bool { return stateOf(t, s, "t").Retry == 1 }, "it waits again")
+		eventually(t, func() bool { return stateOf(t, s, "t").Retrying == 1 }, "it waits again")
 		jump(t, s, 3*time.Minute)
 		testkit.LookNow(t, s)
 		eventually(t, func() bool { return stateOf(t, s, "t").Dead == 1 }, "it is too late")
@@ -379,7 +379,7 @@ func TestHelpersOnAnotherMessageLeaveTheDeliveredOneAlone(t *testing.T) {
 		require.Error(t, err)
 		redisdelay.DelayFor(msg, never)
 		require.True(t, msg.Nack())
-		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 1, Retry: 1} }, "a retry")
+		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 1, Retrying: 1} }, "a retry")
 		require.Equal(t, map[string]string{id: "1 - -"}, records(t, s, "t"))
 	})
 }
@@ -415,7 +415,7 @@ func TestMessagesWithoutUUIDAreToldApart(t *testing.T) {
 		require.NoError(t, later.Publish("later", made))
 		require.True(t, redisdelay.DeadOnNack(handled, nil))
 		require.True(t, handled.Ack())
-		page, err := adminOf(t, s).List(ctx, "later", admin.Query{State: admin.Pending, Limit: 2})
+		page, err := adminOf(t, s).List(ctx, "later", admin.Query{State: admin.Waiting, Limit: 2})
 		require.NoError(t, err)
 		require.Empty(t, page.Messages[0].Metadata, "its delay is its own, and no retry's")
 	})
@@ -478,7 +478,7 @@ func TestDeadMessagesArePurgedAfterTheirRetention(t *testing.T) {
 			require.True(t, receive(t, messages).Nack())
 			require.True(t, receive(t, messages).Nack())
 			require.NoError(t, p.Publish("t", delayed("c", c.kept-time.Minute)))
-			eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 3, Pending: 1, Dead: 2} }, "two dead messages")
+			eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 3, Waiting: 1, Dead: 2} }, "two dead messages")
 
 			s.Mini.SetTime(start.Add(c.kept))
 			stop := schedule(t, s)
@@ -597,7 +597,7 @@ func TestANackWithADelayHoldsUpNothing(t *testing.T) {
 		nackWith(t, receive(t, messages), "delay", "2s")
 		require.Equal(t, numbered(52, 100), consume(t, messages, 48))
 		require.Equal(t, numbered(51, 52), consume(t, messages, 1))
-		require.Equal(t, state{Bodies: 1, Retry: 1}, settledState(t, s, "t"))
+		require.Equal(t, state{Bodies: 1, Retrying: 1}, settledState(t, s, "t"))
 	})
 }
 
@@ -726,7 +726,7 @@ func TestMessagesWaitForTheFirstGroup(t *testing.T) {
 		p := newPublisher(t, s)
 		publish(t, p, "t", "a")
 		require.NoError(t, p.Publish("t", delayed("b", time.Millisecond)))
-		require.Equal(t, state{Bodies: 2, Pending: 2}, stateOf(t, s, "t"))
+		require.Equal(t, state{Bodies: 2, Waiting: 2}, stateOf(t, s, "t"))
 
 		first := subscribe(t, s, "t")
 		require.Equal(t, []string{"a", "b"}, consume(t, first, 2))

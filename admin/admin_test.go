@@ -50,8 +50,8 @@ func TestConfigurationAndArgumentsAreChecked(t *testing.T) {
 	require.ErrorIs(t, only(s.admin.DeleteGroup(ctx, topic, "unknown", false)), admin.ErrNotFound)
 	require.ErrorIs(t, only(s.admin.Ready(ctx, "unknown")), admin.ErrNotFound)
 	require.ErrorIs(t, only(s.admin.List(ctx, topic, admin.Query{State: admin.Dead, Group: "unknown"})), admin.ErrNotFound)
-	require.ErrorIs(t, only(s.admin.List(ctx, "unknown", admin.Query{State: admin.Pending})), admin.ErrNotFound)
-	require.NoError(t, only(s.admin.List(ctx, topic, admin.Query{State: admin.Pending, Group: "unknown"})))
+	require.ErrorIs(t, only(s.admin.List(ctx, "unknown", admin.Query{State: admin.Waiting})), admin.ErrNotFound)
+	require.NoError(t, only(s.admin.List(ctx, topic, admin.Query{State: admin.Waiting, Group: "unknown"})))
 	require.ErrorIs(t, only(s.admin.Upcoming(ctx, topic, admin.Load{Width: 1, Buckets: 1, Group: "unknown"})), admin.ErrNotFound)
 	require.NoError(t, only(s.admin.Upcoming(ctx, topic, admin.Load{Width: 1, Buckets: 1})), "no group is asked for")
 }

@@ -24,7 +24,7 @@ import (
 )
 
 // BenchmarkOperations measures each operation on a topic of a hundred messages and on one of a
-// million. Half of them are pending, the rest ready, and there are as many dead letters as ready
+// million. Half of them are waiting, the rest ready, and there are as many dead letters as ready
 // messages.
 func BenchmarkOperations(b *testing.B) {
 	for _, n := range []int{100, 1_000_000} {
@@ -153,7 +153,7 @@ var operations = []struct {
 		s.names(b, 1)
 		return func(int) error { return only(s.admin.Get(ctx, topic, admin.ByDelayID("0"))) }
 	}},
-	{"ListPending", func(b *testing.B, s *setup) func(int) error { return s.pages(admin.Pending) }},
+	{"ListPending", func(b *testing.B, s *setup) func(int) error { return s.pages(admin.Waiting) }},
 	{"ListReady", func(b *testing.B, s *setup) func(int) error { return s.pages(admin.Ready) }},
 	{"ListDead", func(b *testing.B, s *setup) func(int) error { return s.pages(admin.Dead) }},
 	{"Stats", func(b *testing.B, s *setup) func(int) error {
@@ -422,5 +422,5 @@ func (s *setup) fillBench(b *testing.B, n int) {
 		left -= len(claimed.Messages)
 	}
 	stats := s.stats(b)
-	b.Log(fmt.Sprint(stats.Pending, " pending, ", stats.Groups[0].Ready, " ready, ", stats.Groups[0].Dead, " dead"))
+	b.Log(fmt.Sprint(stats.Waiting, " waiting, ", stats.Groups[0].Ready, " ready, ", stats.Groups[0].Dead, " dead"))
 }

@@ -83,7 +83,7 @@ func TestSpreadMovesEvenly(t *testing.T) {
 		n, err := s.admin.MoveDead(ctx, topic, "a", "other", admin.Bulk{Spread: time.Hour, Limit: 10})
 		require.NoError(t, err)
 		require.Equal(t, 10, n)
-		page, err := s.admin.List(ctx, "other", admin.Query{State: admin.Pending})
+		page, err := s.admin.List(ctx, "other", admin.Query{State: admin.Waiting})
 		require.NoError(t, err)
 		require.Len(t, page.Messages, 10)
 		for i, m := range page.Messages {
@@ -192,7 +192,7 @@ func TestMessageIsFoundByItsUUIDAmongPages(t *testing.T) {
 		}
 		require.Equal(t, "y", string(find(admin.Ready, "uuid of y")[0].Payload))
 		require.Len(t, find(admin.Ready, "uuid of y"), 1)
-		require.Len(t, find(admin.Pending, "uuid of z"), 1)
+		require.Len(t, find(admin.Waiting, "uuid of z"), 1)
 		require.Empty(t, find(admin.Ready, "uuid of z"))
 		s.buryReady(t, 2)
 		n, err := s.admin.PurgeDead(ctx, topic, "a", admin.Bulk{Filter: admin.Filter{UUID: "uuid of x"}})
@@ -219,8 +219,8 @@ func TestMessagesAreChosenByDelayID(t *testing.T) {
 			return payloads
 		}
 		require.Equal(t, []string{"x"}, find(admin.Ready, "name of x"))
-		require.Equal(t, []string{"z"}, find(admin.Pending, "name of z"))
-		require.Empty(t, find(admin.Pending, "name of x"))
+		require.Equal(t, []string{"z"}, find(admin.Waiting, "name of z"))
+		require.Empty(t, find(admin.Waiting, "name of x"))
 		s.buryReady(t, 3)
 		n, err := s.admin.PurgeDead(ctx, topic, "a", admin.Bulk{Filter: admin.Filter{DelayID: "name of x"}}) // reads no bodies
 		require.NoError(t, err)

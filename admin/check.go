@@ -83,7 +83,7 @@ func (r Report) Violations() []Finding {
 // topic is in use. Each violation is confirmed, so a message that only moved is not reported.
 //
 // It works in many short steps. It takes some seconds per 100,000 messages and group, and about 100
-// bytes of memory per message that is not pending. So the time grows with the number of groups, and
+// bytes of memory per message that does not wait. So the time grows with the number of groups, and
 // with the number of messages in them. Check changes nothing, except that it first completes
 // unfinished removals of groups. If the set of groups changes meanwhile, it starts again, and gives
 // up after five attempts.

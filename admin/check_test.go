@@ -36,10 +36,10 @@ func newTorn(t *testing.T, s *setup, groups ...string) *torn {
 		redisdelay.SetMaxDeliveries(msg, 3)
 		require.NoError(t, p.Publish(topic, msg))
 	}
-	for _, name := range []string{"dead", "retry", "unack", "ready"} {
+	for _, name := range []string{"dead", "retrying", "in_hand", "ready"} {
 		publish(name, 0)
 	}
-	publish("pending", time.Hour)
+	publish("waiting", time.Hour)
 	group := queue.NewTopic(servers.MustClient(s.Client), s.Prefix, topic).Group("a")
 	c := queue.Claim{Subscription: "S", Number: 1, Limit: 3, Lease: time.Hour, Bytes: 1 << 20}
 	call := group.ClaimCall(c)
@@ -51,7 +51,7 @@ func newTorn(t *testing.T, s *setup, groups ...string) *torn {
 		{Leased: &claimed.Messages[0], Dead: true, Reason: "it died"},
 		{Leased: &claimed.Messages[1], Limit: 3, Retry: queue.In(time.Hour)},
 	})...))
-	for _, state := range []admin.State{admin.Pending, admin.Ready, admin.InHand, admin.Retrying, admin.Dead} {
+	for _, state := range []admin.State{admin.Waiting, admin.Ready, admin.InHand, admin.Retrying, admin.Dead} {
 		for _, m := range s.list(t, "a", state) {
 			w.id[string(m.Payload)] = m.ID
 		}
@@ -64,7 +64,7 @@ func newTorn(t *testing.T, s *setup, groups ...string) *torn {
 func TestCheckAndRepairTellTheirProgress(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		w := newTorn(t, s, "a", "b")
-		require.NoError(t, s.Client.HDel(ctx, s.keys.Deliveries("a"), w.id["dead"], w.id["retry"]).Err())
+		require.NoError(t, s.Client.HDel(ctx, s.keys.Deliveries("a"), w.id["dead"], w.id["retrying"]).Err())
 		var told []admin.Progress
 		report, err := s.admin.Check(ctx, topic, func(p admin.Progress) { told = append(told, p) })
 		require.NoError(t, err)
@@ -102,50 +102,50 @@ func both2(f func(w *torn, p redis.Pipeliner)) func(*torn, redis.UniversalClient
 }
 
 var tears = []tear{
-	{"body of a pending message is gone", both2(func(w *torn, p redis.Pipeliner) {
-		p.HDel(ctx, w.keys.Messages(), w.id["pending"])
+	{"body of a waiting message is gone", both2(func(w *torn, p redis.Pipeliner) {
+		p.HDel(ctx, w.keys.Messages(), w.id["waiting"])
 	}), []string{"no body"}, false, "forgotten"},
 	{"body of a leased message is gone", both2(func(w *torn, p redis.Pipeliner) {
-		p.HDel(ctx, w.keys.Messages(), w.id["unack"])
+		p.HDel(ctx, w.keys.Messages(), w.id["in_hand"])
 	}), []string{"no body"}, false, "forgotten"},
 	{"body of a dead message is gone", both2(func(w *torn, p redis.Pipeliner) {
 		p.HDel(ctx, w.keys.Messages(), w.id["dead"])
 	}), []string{"no body"}, false, "forgotten"},
 	{"body of a retried message is gone", both2(func(w *torn, p redis.Pipeliner) {
-		p.HDel(ctx, w.keys.Messages(), w.id["retry"])
+		p.HDel(ctx, w.keys.Messages(), w.id["retrying"])
 	}), []string{"no body"}, false, "forgotten"},
-	{"pending is gone", both2(func(w *torn, p redis.Pipeliner) {
+	{"the key of what waits is gone", both2(func(w *torn, p redis.Pipeliner) {
 		p.Del(ctx, w.keys.Pending())
-	}), []string{"lost"}, false, "pending due again"},
+	}), []string{"lost"}, false, "waiting due again"},
 	{"retry is gone", both2(func(w *torn, p redis.Pipeliner) {
 		p.Del(ctx, w.keys.Retry("a"))
-	}), []string{"lost"}, false, "retry due again"},
+	}), []string{"lost"}, false, "retrying due again"},
 	{"ready is gone", both2(func(w *torn, p redis.Pipeliner) {
 		p.Del(ctx, w.keys.Ready("a"))
 	}), []string{"lost"}, false, "ready due again"},
 	{"leased message has no lease", both2(func(w *torn, p redis.Pipeliner) {
 		p.Del(ctx, w.keys.Leases("a"))
-	}), []string{"lease"}, false, "unack due again"},
+	}), []string{"lease"}, false, "in_hand due again"},
 	{"leased message has no deadline", both2(func(w *torn, p redis.Pipeliner) {
 		p.Del(ctx, w.keys.Unack("a"))
-	}), []string{"lease", "lost"}, false, "unack due again"},
+	}), []string{"lease", "lost"}, false, "in_hand due again"},
 	{"message is leased and retried", both2(func(w *torn, p redis.Pipeliner) {
-		p.ZAdd(ctx, w.keys.Retry("a"), redis.Z{Score: 3e12, Member: w.id["unack"]})
-		p.HSet(ctx, w.keys.Deliveries("a"), w.id["unack"], "1 - -")
+		p.ZAdd(ctx, w.keys.Retry("a"), redis.Z{Score: 3e12, Member: w.id["in_hand"]})
+		p.HSet(ctx, w.keys.Deliveries("a"), w.id["in_hand"], "1 - -")
 	}), []string{"two states"}, false, ""},
 	{"message is retried and dead", both2(func(w *torn, p redis.Pipeliner) {
-		p.ZAdd(ctx, w.keys.Dead("a"), redis.Z{Score: 1e12, Member: w.id["retry"]})
+		p.ZAdd(ctx, w.keys.Dead("a"), redis.Z{Score: 1e12, Member: w.id["retrying"]})
 	}), []string{"two states"}, false, ""},
 	{"message is ready and dead", both2(func(w *torn, p redis.Pipeliner) {
 		p.ZAdd(ctx, w.keys.Dead("a"), redis.Z{Score: 3e12, Member: w.id["ready"]})
 		p.HSet(ctx, w.keys.Deliveries("a"), w.id["ready"], "1 - - x")
 	}), []string{"two states"}, true, ""},
-	{"message is pending and retried", both2(func(w *torn, p redis.Pipeliner) {
-		p.ZAdd(ctx, w.keys.Retry("a"), redis.Z{Score: 3e12, Member: w.id["pending"]})
-		p.HSet(ctx, w.keys.Deliveries("a"), w.id["pending"], "1 - -")
+	{"message is waiting and retried", both2(func(w *torn, p redis.Pipeliner) {
+		p.ZAdd(ctx, w.keys.Retry("a"), redis.Z{Score: 3e12, Member: w.id["waiting"]})
+		p.HSet(ctx, w.keys.Deliveries("a"), w.id["waiting"], "1 - -")
 	}), []string{"two states"}, true, ""},
 	{"retry without a record of deliveries", both2(func(w *torn, p redis.Pipeliner) {
-		p.HDel(ctx, w.keys.Deliveries("a"), w.id["retry"])
+		p.HDel(ctx, w.keys.Deliveries("a"), w.id["retrying"])
 	}), []string{"record"}, false, ""},
 	{"dead letter without a record of deliveries", both2(func(w *torn, p redis.Pipeliner) {
 		p.HDel(ctx, w.keys.Deliveries("a"), w.id["dead"])
@@ -157,7 +157,7 @@ var tears = []tear{
 		p.HSet(ctx, w.keys.Suspects("a"), w.id["ready"], "2 - S:1:1")
 	}), []string{"record"}, false, ""},
 	{"suspect in hand without a record of deliveries", both2(func(w *torn, p redis.Pipeliner) {
-		p.HSet(ctx, w.keys.Suspects("a"), w.id["unack"], "2 alone -")
+		p.HSet(ctx, w.keys.Suspects("a"), w.id["in_hand"], "2 alone -")
 	}), []string{"record"}, false, ""},
 	{"suspect of no message", both2(func(w *torn, p redis.Pipeliner) {
 		p.HSet(ctx, w.keys.Suspects("a"), "01ARZ3NDEKTSV4RRFFQ69G5FAV", "1 - S:1:1")
@@ -166,7 +166,7 @@ var tears = []tear{
 		p.HSet(ctx, w.keys.Suspects("a"), w.id["dead"], "1 - S:1:1")
 	}), []string{"record"}, false, ""},
 	{"suspect that waits for a retry", both2(func(w *torn, p redis.Pipeliner) {
-		p.HSet(ctx, w.keys.Suspects("a"), w.id["retry"], "1 - S:1:1")
+		p.HSet(ctx, w.keys.Suspects("a"), w.id["retrying"], "1 - S:1:1")
 	}), []string{"record"}, false, ""},
 	{"options of no message", both2(func(w *torn, p redis.Pipeliner) {
 		p.HSet(ctx, w.keys.Options(), "01ARZ3NDEKTSV4RRFFQ69G5FAV", "max_deliveries:1")
@@ -175,14 +175,14 @@ var tears = []tear{
 		p.HSet(ctx, w.keys.Refs(), "01ARZ3NDEKTSV4RRFFQ69G5FAV", 2)
 	}), []string{"no body"}, false, ""},
 	{"delay ID that is free and waits", both2(func(w *torn, p redis.Pipeliner) {
-		p.HDel(ctx, w.keys.Names(), "pending")
-		p.ZRem(ctx, w.keys.Taken(), "pending")
+		p.HDel(ctx, w.keys.Names(), "waiting")
+		p.ZRem(ctx, w.keys.Taken(), "waiting")
 	}), []string{"delay id"}, false, ""},
 	{"delay ID of another", both2(func(w *torn, p redis.Pipeliner) {
-		p.HSet(ctx, w.keys.Names(), "pending", w.id["dead"])
+		p.HSet(ctx, w.keys.Names(), "waiting", w.id["dead"])
 	}), []string{"delay id"}, true, ""},
 	{"delay ID in names only", both2(func(w *torn, p redis.Pipeliner) {
-		p.HSet(ctx, w.keys.Names(), "x", w.id["pending"])
+		p.HSet(ctx, w.keys.Names(), "x", w.id["waiting"])
 	}), []string{"delay id"}, false, ""},
 	{"delay ID in taken only", both2(func(w *torn, p redis.Pipeliner) {
 		p.ZAdd(ctx, w.keys.Taken(), redis.Z{Score: 3e12, Member: "x"})
@@ -274,7 +274,7 @@ func compact(kinds []string) (some []string) {
 func TestLostMessageOfATopicWithoutGroupsIsMended(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		require.NoError(t, s.publisher(t).Publish(topic, delayed("x", time.Hour)))
-		id := s.list(t, "", admin.Pending)[0].ID
+		id := s.list(t, "", admin.Waiting)[0].ID
 		require.NoError(t, s.Client.ZRem(ctx, s.keys.Pending(), id).Err())
 		repaired, err := s.admin.Repair(ctx, topic)
 		require.NoError(t, err)
@@ -320,13 +320,13 @@ func TestTornCountsOfGroupsAreFound(t *testing.T) {
 			p.HDel(ctx, w.keys.Refs(), w.id["ready"])
 		}), true},
 		"none are counted, and both have it, in retry and ready": {both2(func(w *torn, p redis.Pipeliner) {
-			p.HDel(ctx, w.keys.Refs(), w.id["retry"])
+			p.HDel(ctx, w.keys.Refs(), w.id["retrying"])
 		}), true},
 		"fewer are counted than have it in hand or retry": {both2(func(w *torn, p redis.Pipeliner) {
-			p.ZAdd(ctx, w.keys.Retry("b"), redis.Z{Score: 3e12, Member: w.id["retry"]})
-			p.HSet(ctx, w.keys.Deliveries("b"), w.id["retry"], "1 - -")
+			p.ZAdd(ctx, w.keys.Retry("b"), redis.Z{Score: 3e12, Member: w.id["retrying"]})
+			p.HSet(ctx, w.keys.Deliveries("b"), w.id["retrying"], "1 - -")
 			p.LRem(ctx, w.keys.Ready("b"), 1, "")
-			p.HSet(ctx, w.keys.Refs(), w.id["retry"], 1)
+			p.HSet(ctx, w.keys.Refs(), w.id["retrying"], 1)
 		}), true},
 		"a group has lost it": {both2(func(w *torn, p redis.Pipeliner) {
 			p.ZRem(ctx, w.keys.Dead("a"), w.id["dead"])
@@ -334,8 +334,8 @@ func TestTornCountsOfGroupsAreFound(t *testing.T) {
 		}), false},
 		"both have lost it": {both2(func(w *torn, p redis.Pipeliner) {
 			p.Del(ctx, w.keys.Ready("a"), w.keys.Ready("b"))
-			p.ZRem(ctx, w.keys.Unack("a"), w.id["unack"])
-			p.HDel(ctx, w.keys.Leases("a"), w.id["unack"])
+			p.ZRem(ctx, w.keys.Unack("a"), w.id["in_hand"])
+			p.HDel(ctx, w.keys.Leases("a"), w.id["in_hand"])
 		}), true},
 	} {
 		t.Run(name, func(t *testing.T) {

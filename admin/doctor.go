@@ -265,11 +265,11 @@ func (d *doctor) topic(f found) {
 		d.add(severity, PausedNow, Problem{Topic: f.name, Group: p.Group, Text: strings.ToUpper(text[:1]) + text[1:] + ".",
 			weight: seconds(s.Now.Sub(p.Since)), Mend: tool(append(mend, f.name)...)})
 	}
-	if len(s.Groups) == 0 && r.Waiting > d.options.Late {
-		d.add(Warning, UnreadGroup, Problem{Topic: f.name, weight: s.Pending, Mend: tool("msg", "ls", f.name),
+	if len(s.Groups) == 0 && r.ReadyFor > d.options.Late {
+		d.add(Warning, UnreadGroup, Problem{Topic: f.name, weight: s.Waiting, Mend: tool("msg", "ls", f.name),
 			Delete: tool("topics", "rm", f.name), Deletes: "the topic with " + texts.Many(s.Messages, "message"), Text: fmt.Sprintf(
 				"Topic %q has %s and no group, and the first has been due for %s: start a subscriber, which gets all of them.",
-				f.name, texts.Many(s.Pending, "message"), round(r.Waiting))})
+				f.name, texts.Many(s.Waiting, "message"), round(r.ReadyFor))})
 	}
 }
 
@@ -281,7 +281,7 @@ func (d *doctor) group(f found, g operate.GroupStats) {
 	}
 	if !g.Subscribed() && s.Now.Sub(g.Seen) > d.options.Late {
 		d.add(Warning, UnreadGroup, Problem{Topic: f.name, Group: g.Name, weight: g.Ready, Mend: tool("groups", "ls", f.name),
-			Delete: tool("groups", "rm", f.name, g.Name), Deletes: "the group with " + texts.Many(g.Ready+g.Unack+g.Retry+g.Dead, "message"),
+			Delete: tool("groups", "rm", f.name, g.Name), Deletes: "the group with " + texts.Many(g.Ready+g.InHand+g.Retrying+g.Dead, "message"),
 			Text: fmt.Sprintf("Nobody subscribes to group %q of topic %q, and %s: start a subscriber of the group.",
 				g.Name, f.name, waiting(g.Ready, waits))})
 		return

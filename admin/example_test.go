@@ -169,13 +169,13 @@ func ExampleAdmin_Stats() {
 
 	stats, err := s.admin.Stats(ctx, "orders")
 	check(err)
-	fmt.Println(stats.Pending, "pending, next due in", stats.NextDue.Sub(stats.Now))
+	fmt.Println(stats.Waiting, "waiting, next due in", stats.NextDue.Sub(stats.Now))
 	for _, g := range stats.Groups {
 		fmt.Printf("%s: %d ready, subscribed: %t\n", g.Group, g.Ready, g.Subscribed)
 	}
 
 	// Output:
-	// 1 pending, next due in 1h0m0s
+	// 1 waiting, next due in 1h0m0s
 	// billing: 1 ready, subscribed: false
 }
 
@@ -192,7 +192,7 @@ func ExampleAdmin_Overview() {
 		slices.SortFunc(page, func(a, b admin.Stats) int { return strings.Compare(a.Topic, b.Topic) })
 		for _, stats := range page {
 			check(stats.Err)
-			fmt.Println(stats.Topic, "waiting:", stats.Pending, "groups:", len(stats.Groups))
+			fmt.Println(stats.Topic, "waiting:", stats.Waiting, "groups:", len(stats.Groups))
 		}
 		if cursor = next; cursor == "" {
 			break
@@ -216,9 +216,9 @@ func ExampleFold() {
 	topics := admin.Fold(page)
 	slices.SortFunc(topics, func(a, b admin.Stats) int { return strings.Compare(a.Topic, b.Topic) })
 	for _, stats := range topics {
-		fmt.Println(stats.Topic, "waiting:", stats.Pending)
+		fmt.Println(stats.Topic, "waiting:", stats.Waiting)
 		for _, p := range stats.Partitions {
-			fmt.Println("  ", p.Topic, "waiting:", p.Pending)
+			fmt.Println("  ", p.Topic, "waiting:", p.Waiting)
 		}
 	}
 
@@ -291,7 +291,7 @@ func ExampleAdmin_List() {
 	s.publish("orders", "order 2", 2*time.Hour)
 	s.publish("orders", "order 3", 3*time.Hour)
 
-	query := admin.Query{State: admin.Pending, Limit: 2, Filter: admin.Filter{
+	query := admin.Query{State: admin.Waiting, Limit: 2, Filter: admin.Filter{
 		Match: func(m admin.Message) bool { return m.DelayID != "order 2" },
 	}}
 	for {
@@ -319,7 +319,7 @@ func ExampleAdmin_Get() {
 	check(err)
 	fmt.Printf("%s is %s: %s\n", m.UUID, m.Places[0].State, m.Payload)
 
-	// Output: uuid of order 123 is pending: not paid
+	// Output: uuid of order 123 is waiting: not paid
 }
 
 func ExampleAdmin_Upcoming() {
@@ -332,7 +332,7 @@ func ExampleAdmin_Upcoming() {
 	buckets, err := s.admin.Upcoming(ctx, "orders", admin.Load{Width: 2 * time.Hour, Buckets: 3})
 	check(err)
 	for _, b := range buckets {
-		fmt.Println("from", b.From.Sub(s.server.Now()), "on:", b.Pending)
+		fmt.Println("from", b.From.Sub(s.server.Now()), "on:", b.Waiting)
 	}
 
 	// Output:
@@ -424,7 +424,7 @@ func ExampleFilter() {
 	s.publish("orders", "order 124", time.Hour)
 
 	page, err := s.admin.List(ctx, "orders", admin.Query{
-		State:  admin.Pending,
+		State:  admin.Waiting,
 		Filter: admin.Filter{UUID: "uuid of order 124"},
 	})
 	check(err)
@@ -658,9 +658,9 @@ func figures(ctx context.Context, a *admin.Admin, topic string) (map[string]floa
 		return nil, err
 	}
 	f := map[string]float64{
-		"messages":        float64(stats.Messages),
-		"lag_seconds":     readiness.Topics[0].Lag.Seconds(),
-		"waiting_seconds": readiness.Topics[0].Waiting.Seconds(),
+		"messages":          float64(stats.Messages),
+		"lag_seconds":       readiness.Topics[0].Lag.Seconds(),
+		"ready_for_seconds": readiness.Topics[0].ReadyFor.Seconds(),
 	}
 	for _, g := range stats.Groups {
 		f["ready."+g.Group] = float64(g.Ready)

@@ -122,7 +122,7 @@ func TestGroupExpiresOnlyIfNoSubscriberKeepsIt(t *testing.T) {
 	require.True(t, has())
 	timeIsUp()
 	require.False(t, has(), "all who subscribed let it end")
-	require.Equal(t, 1, s.stats(t).Messages, "what is pending waits for another group")
+	require.Equal(t, 1, s.stats(t).Messages, "what is waiting waits for another group")
 }
 
 // cut returns an Admin whose calls fail after a number of scripts, as in a process that is killed,

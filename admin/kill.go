@@ -13,7 +13,7 @@ import (
 // Reason of the dead letter is "killed", or "killed: " and the reason, which may have 1,000 bytes.
 // A kill is no delivery. What happens depends on the state:
 //
-//   - Pending: the message becomes a dead letter of every group, since no group has it yet. Its
+//   - Waiting: the message becomes a dead letter of every group, since no group has it yet. Its
 //     delay ID is free.
 //   - Ready: the message is searched in the list of ready messages, in steps of 1,000. So this
 //     takes a time in proportion to their number: about half a second for a million.
@@ -24,7 +24,7 @@ import (
 //   - Retrying: the message does not wait any more.
 //   - Dead: nothing is changed.
 //
-// Other groups keep the message, except when it is pending. In a topic with a Redis Stream, a
+// Other groups keep the message, except when it is waiting. In a topic with a Redis Stream, a
 // message can be killed while it waits; in the stream it is out of reach.
 //
 // Errors wrap ErrNotFound if the group does not have the message, ErrInvalidArgument,

@@ -48,11 +48,11 @@ func TestMessageForAStreamIsKilledWhileItWaits(t *testing.T) {
 			c.Stream, c.Marshaler = &redisdelay.StreamConfig{DisableScheduler: true}, nil
 		})
 		require.NoError(t, p.Publish(name, delayed("x", time.Hour), text("there")))
-		page, err := s.admin.List(ctx, name, admin.Query{State: admin.Pending})
+		page, err := s.admin.List(ctx, name, admin.Query{State: admin.Waiting})
 		require.NoError(t, err)
 		state, err := s.admin.Kill(ctx, name, redisdelay.StreamGroup, page.Messages[0].ID, "")
 		require.NoError(t, err)
-		require.Equal(t, admin.Pending, state)
+		require.Equal(t, admin.Waiting, state)
 		page, err = s.admin.List(ctx, name, admin.Query{State: admin.Dead, Group: redisdelay.StreamGroup})
 		require.NoError(t, err)
 		require.Equal(t, "killed", page.Messages[0].Places[0].Reason)

@@ -17,19 +17,18 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
-// State is the state of a message. Its text is "pending", "ready", "unack", "retry" or "dead", as
-// in the keys of Redis. GroupStats counts "unack" as InHand and "retry" as Retrying.
+// State is the state of a message: "waiting", "ready", "in_hand", "retrying" or "dead".
 type State string
 
 const (
-	// Pending messages wait for their due time, in all groups.
-	Pending = State(operate.Pending)
+	// Waiting messages wait for their due time, in all groups.
+	Waiting = State(operate.Waiting)
 	// Ready messages are due and wait for a subscription to claim them.
 	Ready = State(operate.Ready)
 	// InHand messages are leased by a subscription.
-	InHand = State(operate.Unack)
+	InHand = State(operate.InHand)
 	// Retrying messages were nacked with a delay, and wait for it.
-	Retrying = State(operate.Retry)
+	Retrying = State(operate.Retrying)
 	// Dead messages are dead letters.
 	Dead = State(operate.Dead)
 	// Unknown is returned by Get if, with several groups, the message may be ready or settled in a
@@ -64,18 +63,18 @@ type Message struct {
 	MaxLateness time.Duration       `json:"max_lateness,omitempty"`
 	OnExpiry    redisdelay.OnExpiry `json:"on_expiry,omitempty"`
 
-	// Places has one Place for all groups while the message is pending, else one for each group
+	// Places has one Place for all groups while the message waits, else one for each group
 	// that has it. A message from List has only the Place that was asked for.
 	Places []Place `json:"places"`
 }
 
 // Place is the state of a message in one group.
 type Place struct {
-	// Group is the name of the group, "" for Pending.
+	// Group is the name of the group, "" for Waiting.
 	Group string `json:"group,omitempty"`
 	State State  `json:"state"`
 
-	// At is when the message is due (Pending, Ready, Retrying), when its lease ends (InHand), or
+	// At is when the message is due (Waiting, Ready, Retrying), when its lease ends (InHand), or
 	// when it became dead (Dead). From Get it is zero for Ready.
 	At time.Time `json:"at"`
 
@@ -118,7 +117,7 @@ func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err 
 		}
 		m = a.message(topic, t.Name, found.ID, found.Options, found.Body)
 		if !found.Due.IsZero() {
-			m.Places = []Place{{State: Pending, At: found.Due}}
+			m.Places = []Place{{State: Waiting, At: found.Due}}
 		}
 		for _, g := range found.Groups {
 			m.Places = append(m.Places, Place{Group: g.Group, State: State(g.State), At: g.At, InHandSince: g.Since, ClaimedDue: g.Due, Subscription: g.Holder,
@@ -237,7 +236,7 @@ func (f Filter) needsBodies() bool { return f.UUID != "" || len(f.Metadata) > 0 
 
 // Query selects a page of List.
 type Query struct {
-	// State is required. Group is ignored for Pending; default redisdelay.DefaultConsumerGroup.
+	// State is required. Group is ignored for Waiting; default redisdelay.DefaultConsumerGroup.
 	State State
 	Group string
 
@@ -345,7 +344,7 @@ func (a *Admin) listed(topic, plain, group string, state State, l operate.Listed
 	m := a.message(topic, plain, l.ID, l.Options, l.Body)
 	place := Place{Group: group, State: state, At: l.At, InHandSince: l.Since, Deliveries: l.Deliveries,
 		Redelivered: l.Delivered, Reason: l.Reason}
-	if state == Pending {
+	if state == Waiting {
 		place.Group = ""
 	}
 	m.Places = []Place{place}

@@ -189,7 +189,7 @@ func whole(topic string, parts []Stats) Stats {
 		}
 		s.Now = latest(s.Now, p.Now)
 		addUp(&s.Messages, p.Messages)
-		addUp(&s.Pending, p.Pending)
+		addUp(&s.Waiting, p.Waiting)
 		addUp(&s.DelayIDs, p.DelayIDs)
 		addUp(&s.Counters, p.Counters)
 		s.NextDue, s.NextLook = earliest(s.NextDue, p.NextDue), earliest(s.NextLook, p.NextLook)

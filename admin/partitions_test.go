@@ -74,7 +74,7 @@ func (p *partitioned) kill(t *testing.T) (ids []string) {
 		require.NoError(t, err)
 		state, err := p.admin.Kill(ctx, topic, "billing", m.ID, "of "+m.Topic)
 		require.NoError(t, err)
-		require.Equal(t, admin.Pending, state)
+		require.Equal(t, admin.Waiting, state)
 		ids = append(ids, m.ID)
 	}
 	return ids
@@ -89,13 +89,13 @@ func TestAPartitionedTopicHasTheSumOfItsPartitions(t *testing.T) {
 	eachPartition(t, func(t *testing.T, p *partitioned) {
 		stats := p.whole(t)
 		require.Equal(t, topic, stats.Topic)
-		require.Equal(t, []int{6, 6, 6}, []int{stats.Messages, stats.Pending, stats.DelayIDs})
+		require.Equal(t, []int{6, 6, 6}, []int{stats.Messages, stats.Waiting, stats.DelayIDs})
 		require.Equal(t, 6, stats.Counters.Published)
 		require.WithinDuration(t, stats.Now.Add(time.Hour), stats.NextDue, time.Minute)
 		require.Len(t, stats.Groups, 2)
 		for i, s := range stats.Partitions {
 			require.Equal(t, p.plain[i], s.Topic)
-			require.Equal(t, 2, s.Pending)
+			require.Equal(t, 2, s.Waiting)
 			require.Len(t, s.Groups, 2)
 		}
 		p.kill(t)
@@ -175,7 +175,7 @@ func TestMessagesOfAPartitionedTopicAreFoundAnywhere(t *testing.T) {
 		require.Equal(t, 5, p.whole(t).Messages)
 
 		var seen []string
-		for q := (admin.Query{State: admin.Pending, Limit: 1}); ; {
+		for q := (admin.Query{State: admin.Waiting, Limit: 1}); ; {
 			page, err := p.admin.List(ctx, topic, q)
 			require.NoError(t, err)
 			for _, m := range page.Messages {
@@ -188,17 +188,17 @@ func TestMessagesOfAPartitionedTopicAreFoundAnywhere(t *testing.T) {
 		}
 		require.Subset(t, seen, []string{p.names[3], p.names[1], p.names[5], p.names[2]})
 		for _, wrong := range []string{"x", "1:2", "-1", "/", "0/x"} {
-			_, err := p.admin.List(ctx, topic, admin.Query{State: admin.Pending, Cursor: wrong})
+			_, err := p.admin.List(ctx, topic, admin.Query{State: admin.Waiting, Cursor: wrong})
 			require.ErrorIs(t, err, admin.ErrInvalidArgument, wrong)
 		}
 		_, err = p.admin.List(ctx, topic, admin.Query{State: admin.Dead, Group: "missing"})
 		require.ErrorIs(t, err, admin.ErrNotFound)
-		_, err = p.admin.List(ctx, "missing", admin.Query{State: admin.Pending, Cursor: "x"})
+		_, err = p.admin.List(ctx, "missing", admin.Query{State: admin.Waiting, Cursor: "x"})
 		require.Error(t, err)
 
 		buckets, err := p.admin.Upcoming(ctx, topic, admin.Load{Width: 24 * time.Hour, Buckets: 1, Group: "billing"})
 		require.NoError(t, err)
-		require.GreaterOrEqual(t, buckets[0].Pending, 4)
+		require.GreaterOrEqual(t, buckets[0].Waiting, 4)
 	})
 }
 
@@ -334,7 +334,7 @@ func TestAPartitionThatFailsStopsNoOther(t *testing.T) {
 		require.NoError(t, p.Client.HSet(ctx, meta, "layout", "other").Err())
 		stats := p.whole(t)
 		require.NoError(t, stats.Err)
-		require.Equal(t, 4, stats.Pending)
+		require.Equal(t, 4, stats.Waiting)
 		require.ErrorIs(t, stats.Partitions[1].Err, admin.ErrLayout)
 		_, err = p.admin.Pause(ctx, topic, admin.PauseOptions{})
 		require.ErrorIs(t, err, admin.ErrLayout)

@@ -60,8 +60,8 @@ func everyOperation() []operation {
 			}
 			return err
 		}},
-		{name: "get", do: func(a *admin.Admin, w *torn) error { return last(a.Get(ctx, topic, admin.ByID(w.id["retry"]))) }},
-		{name: "get", do: func(a *admin.Admin, _ *torn) error { return last(a.Get(ctx, topic, admin.ByDelayID("pending"))) }},
+		{name: "get", do: func(a *admin.Admin, w *torn) error { return last(a.Get(ctx, topic, admin.ByID(w.id["retrying"]))) }},
+		{name: "get", do: func(a *admin.Admin, _ *torn) error { return last(a.Get(ctx, topic, admin.ByDelayID("waiting"))) }},
 		{name: "workers", do: func(a *admin.Admin, _ *torn) error { return last(a.Workers(ctx, topic)) }},
 		{name: "reasons of dead letters", do: func(a *admin.Admin, _ *torn) error { return last(a.DeadReasons(ctx, topic, "a", none)) }},
 		{name: "requeue", do: func(a *admin.Admin, _ *torn) error {
@@ -74,12 +74,12 @@ func everyOperation() []operation {
 			return last(a.Upcoming(ctx, topic, admin.Load{Width: time.Minute, Buckets: 2, Group: "a"}))
 		}},
 		{name: "tail", do: func(a *admin.Admin, _ *torn) error { return tailOnce(ctx, a, topic) }},
-		{name: "cancel", do: func(a *admin.Admin, w *torn) error { return a.Cancel(ctx, topic, admin.ByID(w.id["retry"])) }},
-		{name: "cancel", do: func(a *admin.Admin, _ *torn) error { return a.Cancel(ctx, topic, admin.ByDelayID("pending")) }},
+		{name: "cancel", do: func(a *admin.Admin, w *torn) error { return a.Cancel(ctx, topic, admin.ByID(w.id["retrying"])) }},
+		{name: "cancel", do: func(a *admin.Admin, _ *torn) error { return a.Cancel(ctx, topic, admin.ByDelayID("waiting")) }},
 		{name: "reschedule", do: func(a *admin.Admin, _ *torn) error {
-			return a.Reschedule(ctx, topic, admin.ByDelayID("pending"), admin.In(time.Minute))
+			return a.Reschedule(ctx, topic, admin.ByDelayID("waiting"), admin.In(time.Minute))
 		}},
-		{name: "reschedule", do: func(a *admin.Admin, w *torn) error { return a.DeliverNow(ctx, topic, admin.ByID(w.id["retry"])) }},
+		{name: "reschedule", do: func(a *admin.Admin, w *torn) error { return a.DeliverNow(ctx, topic, admin.ByID(w.id["retrying"])) }},
 		{name: "requeue", do: func(a *admin.Admin, w *torn) error { return a.Requeue(ctx, topic, "a", w.id["dead"]) }},
 		{name: "delete", do: func(a *admin.Admin, w *torn) error { return a.DeleteDead(ctx, topic, "a", w.id["dead"]) }},
 		{name: "requeue", do: func(a *admin.Admin, _ *torn) error { return last(a.RequeueAll(ctx, topic, "a", none)) }},
@@ -87,7 +87,7 @@ func everyOperation() []operation {
 		{name: "move", do: func(a *admin.Admin, _ *torn) error { return last(a.MoveDead(ctx, topic, "a", "another", none)) },
 			prepare: func(w *torn) { require.NoError(w.t, w.publisher(w.t).Publish("another", text("x"))) }},
 		{name: "kill", do: func(a *admin.Admin, w *torn) error { return last(a.Kill(ctx, topic, "a", w.id["ready"], "")) }},
-		{name: "kill", do: func(a *admin.Admin, w *torn) error { return last(a.Kill(ctx, topic, "a", w.id["pending"], "")) }},
+		{name: "kill", do: func(a *admin.Admin, w *torn) error { return last(a.Kill(ctx, topic, "a", w.id["waiting"], "")) }},
 		{name: "pause", do: func(a *admin.Admin, _ *torn) error { return last(a.Pause(ctx, topic, admin.PauseOptions{})) }},
 		{name: "pause", do: func(a *admin.Admin, _ *torn) error { return last(a.PauseGroup(ctx, topic, "a", admin.PauseOptions{})) }},
 		{name: "resume", do: func(a *admin.Admin, _ *torn) error { return last(a.Resume(ctx, topic)) }, prepare: rest},
@@ -145,9 +145,9 @@ func damage(w *torn) {
 	require.NoError(w.t, w.Client.Expire(ctx, w.keys.Messages(), time.Hour).Err())
 	require.NoError(w.t, w.Client.HSet(ctx, w.keys.Names(), "half", w.id["ready"]).Err())
 	require.NoError(w.t, w.Client.RPush(ctx, w.keys.Ready("a"), w.Client.LIndex(ctx, w.keys.Ready("a"), 0).Val()).Err())
-	require.NoError(w.t, w.Client.ZRem(ctx, w.keys.Retry("a"), w.id["retry"]).Err())
+	require.NoError(w.t, w.Client.ZRem(ctx, w.keys.Retry("a"), w.id["retrying"]).Err())
 	require.NoError(w.t, w.Client.LPop(ctx, w.keys.Ready("b")).Err())
-	require.NoError(w.t, w.Client.ZRem(ctx, w.keys.Pending(), w.id["pending"]).Err())
+	require.NoError(w.t, w.Client.ZRem(ctx, w.keys.Pending(), w.id["waiting"]).Err())
 	require.NoError(w.t, w.Client.HSet(ctx, w.keys.Scheduler(), "next", "9999999999999").Err())
 }
 

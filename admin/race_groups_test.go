@@ -140,7 +140,7 @@ func (r *groupRace) run() {
 		})
 	}
 	publishers.Wait()
-	eventually(t, func() bool { return r.stats(t).Pending == 0 }, "all are due")
+	eventually(t, func() bool { return r.stats(t).Waiting == 0 }, "all are due")
 	close(r.stop)
 	operators.Wait()
 	require.NoError(t, only(r.admin.Resume(ctx, topic)))

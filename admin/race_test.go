@@ -101,7 +101,7 @@ func (r *race) run() {
 		})
 	}
 	publishers.Wait()
-	eventually(t, func() bool { return r.stats(t).Pending == 0 }, "all are due")
+	eventually(t, func() bool { return r.stats(t).Waiting == 0 }, "all are due")
 	close(stop)
 	operators.Wait()
 	_, err := r.admin.Resume(ctx, topic)
@@ -111,7 +111,7 @@ func (r *race) run() {
 	eventually(t, func() bool {
 		stats := r.stats(t)
 		g := stats.Groups[0]
-		return stats.Pending+g.Ready+g.InHand+g.Retrying == 0
+		return stats.Waiting+g.Ready+g.InHand+g.Retrying == 0
 	}, "all are delivered")
 	if err := r.failed.Load(); err != nil {
 		require.NoError(t, *err)
@@ -240,7 +240,7 @@ func (r *race) any() (i int, ref admin.Ref) {
 			return i, admin.ByDelayID(r.delayID(i))
 		}
 	}
-	state := admin.Pending
+	state := admin.Waiting
 	if rand.IntN(3) == 0 {
 		state = admin.Retrying
 	}

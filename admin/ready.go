@@ -49,15 +49,15 @@ type TopicReadiness struct {
 	// that should have ended. Messages that a pause keeps from a Redis Stream do not count.
 	Lag time.Duration `json:"lag"`
 
-	// Waiting is how long the next ready message of a group has not been claimed: the maximum over
+	// ReadyFor is how long the next ready message of a group has not been claimed: the maximum over
 	// all groups that are not paused. In a topic without groups, it is how long the next message
 	// has been due. Then nobody has subscribed yet, or only under another name.
-	Waiting time.Duration `json:"waiting"`
+	ReadyFor time.Duration `json:"ready_for"`
 }
 
 // Err returns an error for each topic that is neither Idle nor Scheduled, and for each whose Lag is
 // above maxLag. It returns nil if there is none. Errors wrap ErrNotReady. The errors include Fault.
-// Err ignores Waiting, because only the caller knows how fast consumers should be. It ignores
+// Err ignores ReadyFor, because only the caller knows how fast consumers should be. It ignores
 // Pauses, because operators make them.
 func (r Readiness) Err(maxLag time.Duration) error {
 	var all []error
@@ -152,7 +152,7 @@ func readiness(topic string, s operate.Stats) TopicReadiness {
 		awaits(s.NextDue)
 	}
 	if len(s.Groups) == 0 && s.Paused.IsZero() && !s.NextDue.IsZero() {
-		t.Waiting = max(0, s.Now.Sub(s.NextDue))
+		t.ReadyFor = max(0, s.Now.Sub(s.NextDue))
 	}
 	for _, g := range s.Groups {
 		pause(g.Name, g.Paused)
@@ -164,7 +164,7 @@ func readiness(topic string, s operate.Stats) TopicReadiness {
 			t.Idle = false
 		}
 		if s.Paused.IsZero() && g.Paused.IsZero() {
-			t.Waiting = max(t.Waiting, since(g.OldestDue))
+			t.ReadyFor = max(t.ReadyFor, since(g.OldestDue))
 		}
 	}
 	return t

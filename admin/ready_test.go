@@ -46,7 +46,7 @@ func TestTopicIsScheduledByAConnectedProcess(t *testing.T) {
 		eventually(t, func() bool { return s.readiness(t).Scheduled }, "the subscriber's scheduler takes the lease")
 		require.False(t, s.readiness(t).Idle)
 		require.True(t, s.stats(t).Scheduled)
-		require.NoError(t, s.admin.DeliverNow(ctx, topic, admin.ByID(s.list(t, "", admin.Pending)[0].ID)))
+		require.NoError(t, s.admin.DeliverNow(ctx, topic, admin.ByID(s.list(t, "", admin.Waiting)[0].ID)))
 		receive(t, messages).Ack()
 		eventually(t, func() bool { return s.readiness(t).Idle }, "nothing is to come")
 
@@ -128,9 +128,9 @@ func TestDueMessagesWithoutAGroupAreWaiting(t *testing.T) {
 	require.NoError(t, s.publisher(t).Publish(topic, delayed("x", time.Minute)))
 	require.Equal(t, admin.TopicReadiness{Topic: topic, Idle: true}, s.readiness(t))
 	server.Advance(3 * time.Minute)
-	require.Equal(t, admin.TopicReadiness{Topic: topic, Idle: true, Waiting: 2 * time.Minute}, s.readiness(t))
+	require.Equal(t, admin.TopicReadiness{Topic: topic, Idle: true, ReadyFor: 2 * time.Minute}, s.readiness(t))
 	require.NoError(t, only(s.admin.Pause(ctx, topic, admin.PauseOptions{})))
-	require.Zero(t, s.readiness(t).Waiting)
+	require.Zero(t, s.readiness(t).ReadyFor)
 }
 
 func TestLagIsTheAgeOfTheOldestDueWork(t *testing.T) {
@@ -148,16 +148,16 @@ func TestLagIsTheAgeOfTheOldestDueWork(t *testing.T) {
 	server.Advance(time.Minute)
 	readiness, err = s.admin.Ready(ctx, topic)
 	require.NoError(t, err)
-	require.Equal(t, 2*time.Minute, readiness.Topics[0].Waiting)
+	require.Equal(t, 2*time.Minute, readiness.Topics[0].ReadyFor)
 	require.NoError(t, only(s.admin.Ready(ctx)), "Redis answers")
 	require.NoError(t, only(s.admin.PauseGroup(ctx, topic, "a", admin.PauseOptions{})))
 	readiness, err = s.admin.Ready(ctx, topic)
 	require.NoError(t, err)
-	require.Zero(t, readiness.Topics[0].Waiting)
+	require.Zero(t, readiness.Topics[0].ReadyFor)
 
 	require.NoError(t, s.publisher(t).Publish(topic, delayed("y", time.Minute)))
 	require.NoError(t, s.Client.ZAdd(ctx, s.keys.Pending(), redis.Z{Score: float64(server.Now().Add(-time.Hour).UnixMilli()),
-		Member: s.list(t, "", admin.Pending)[0].ID}).Err())
+		Member: s.list(t, "", admin.Waiting)[0].ID}).Err())
 	readiness, err = s.admin.Ready(ctx, topic)
 	require.NoError(t, err)
 	require.Equal(t, time.Hour, readiness.Topics[0].Lag)

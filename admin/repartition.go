@@ -258,7 +258,7 @@ func (c *change) moved(ctx context.Context, p queue.Partitioning) error {
 		if err != nil {
 			return aboutTopic(plain, err)
 		}
-		found, err := c.holdsMoved(ctx, plain, p.Count, Query{State: Pending, Limit: 1000})
+		found, err := c.holdsMoved(ctx, plain, p.Count, Query{State: Waiting, Limit: 1000})
 		for _, g := range s.Groups {
 			for _, state := range []State{Ready, InHand, Retrying} {
 				if err == nil && !found {

@@ -218,7 +218,7 @@ func TestMoveDeadIgnoresTheExpiry(t *testing.T) {
 		n, err := refusing.MoveDead(ctx, topic, "a", "other", admin.Bulk{Spread: time.Hour})
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
-		page, err := refusing.List(ctx, "other", admin.Query{State: admin.Pending})
+		page, err := refusing.List(ctx, "other", admin.Query{State: admin.Waiting})
 		require.NoError(t, err)
 		require.Len(t, page.Messages, 1)
 		require.NoError(t, refusing.Reschedule(ctx, "other", admin.ByID(page.Messages[0].ID), admin.In(time.Hour)), "its expiry cannot be read")

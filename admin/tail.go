@@ -246,8 +246,8 @@ func (t *tail) remember(m operate.Passed) {
 	}
 }
 
-// unseen is how many messages left pending, or never were there, beyond those that were shown.
+// unseen is how many messages came to be due, or never were there, beyond those that were shown.
 func (t *tail) unseen() int {
 	published := t.last.Published - t.first.Published - (t.last.Replaced - t.first.Replaced)
-	return max(0, published-(t.last.Pending-t.first.Pending)-t.shown)
+	return max(0, published-(t.last.Waiting-t.first.Waiting)-t.shown)
 }

@@ -125,7 +125,7 @@ func TestTailCountsWhatItDoesNotSee(t *testing.T) {
 	})
 }
 
-// A message that is due is shown, and may still be in pending.
+// A message that is due is shown, and may not be ready yet.
 func TestTailCountsWhatNobodyHasPromoted(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		sub := s.subscriber(t, "busy")
@@ -169,7 +169,7 @@ func TestLooksChangeNothing(t *testing.T) {
 		"Check":                    func() error { return last(a.Check(ctx, topic)) },
 		"DeadReasons":              func() error { return last(a.DeadReasons(ctx, topic, "a", admin.Bulk{})) },
 		"Diagnose":                 func() error { return last(a.Diagnose(ctx, admin.DiagnoseOptions{Deep: true})) },
-		"Get":                      func() error { return last(a.Get(ctx, topic, admin.ByID(w.id["retry"]))) },
+		"Get":                      func() error { return last(a.Get(ctx, topic, admin.ByID(w.id["retrying"]))) },
 		"GroupsWithoutSubscribers": func() error { return last(a.GroupsWithoutSubscribers(ctx, topic, 0)) },
 		"List":                     func() error { return last(a.List(ctx, topic, admin.Query{State: admin.Ready, Group: "b"})) },
 		"Overview":                 func() error { _, _, err := a.Overview(ctx, "", 0); return err },

@@ -22,7 +22,7 @@ type Stats struct {
 	Now time.Time `json:"now"` // the server's clock
 
 	Messages int       `json:"messages"`  // all messages, each counted once, whatever the number of groups
-	Pending  int       `json:"pending"`   // messages that wait for their due time
+	Waiting  int       `json:"waiting"`   // messages that wait for their due time
 	NextDue  time.Time `json:"next_due"`  // the first due time of these; in the past if it is not ready yet
 	DelayIDs int       `json:"delay_ids"` // delay IDs that are taken
 
@@ -177,7 +177,7 @@ func (s Stats) ofPlain() []Stats {
 }
 
 func topicStats(topic string, s operate.Stats) Stats {
-	stats := Stats{Topic: topic, Now: s.Now, Messages: s.Messages, Pending: s.Pending, NextDue: s.NextDue,
+	stats := Stats{Topic: topic, Now: s.Now, Messages: s.Messages, Waiting: s.Waiting, NextDue: s.NextDue,
 		DelayIDs: s.DelayIDs, Counters: Counters(s.Counters), Scheduled: s.Holder != "", NextLook: s.Next,
 		Fault: s.Fault, FaultAt: s.FaultAt, Pause: pauseOf("", s.Paused),
 		Stream: s.Stream, Recurs: s.Recurs}
@@ -196,7 +196,7 @@ func (a *Admin) stats(ctx context.Context, topic string) (operate.Stats, error) 
 }
 
 func groupStats(g operate.GroupStats) GroupStats {
-	return GroupStats{Group: g.Name, Ready: g.Ready, InHand: g.Unack, Retrying: g.Retry, Dead: g.Dead,
+	return GroupStats{Group: g.Name, Ready: g.Ready, InHand: g.InHand, Retrying: g.Retrying, Dead: g.Dead,
 		OldestDue: g.OldestDue, NextRetry: g.NextRetry, OldestDead: g.OldestDead,
 		Subscribed: g.Subscribed(), LastSeen: g.Seen, Pause: pauseOf(g.Name, g.Paused), RemovedAt: g.Ends,
 		MaxDeliveries: g.MaxDeliveries, DeadRetention: g.Retention, MaxDead: g.MaxDead,

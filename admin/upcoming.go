@@ -27,10 +27,10 @@ type Load struct {
 
 // Bucket is an interval, and the number of messages that become due in it.
 type Bucket struct {
-	From    time.Time `json:"from"`    // From <= due < Until
-	Until   time.Time `json:"until"`   // From <= due < Until
-	Pending int       `json:"pending"` // first deliveries
-	Retries int       `json:"retries"` // retries of the group
+	From     time.Time `json:"from"`     // From <= due < Until
+	Until    time.Time `json:"until"`    // From <= due < Until
+	Waiting  int       `json:"waiting"`  // first deliveries
+	Retrying int       `json:"retrying"` // retries of the group
 }
 
 // Upcoming counts exactly how many messages become due in each interval, in one atomic step. The
@@ -52,8 +52,8 @@ func (a *Admin) Upcoming(ctx context.Context, topic string, load Load) ([]Bucket
 			return
 		}
 		for i, b := range part {
-			(*sum)[i].Pending += b.Pending
-			(*sum)[i].Retries += b.Retries
+			(*sum)[i].Waiting += b.Waiting
+			(*sum)[i].Retrying += b.Retrying
 		}
 	})
 }
@@ -79,7 +79,7 @@ func (a *Admin) upcoming(ctx context.Context, topic string, load Load) ([]Bucket
 	}
 	buckets := make([]Bucket, len(counted))
 	for i, c := range counted {
-		buckets[i] = Bucket{From: c.From, Pending: c.Pending, Retries: c.Retries}
+		buckets[i] = Bucket{From: c.From, Waiting: c.Waiting, Retrying: c.Retrying}
 		if i > 0 {
 			buckets[i-1].Until = c.From
 		}

@@ -35,7 +35,7 @@ func (a *Admin) Cancel(ctx context.Context, topic string, message Ref) error {
 }
 
 // Reschedule changes the due time of a message that waits for its first delivery, or for a retry in
-// one or more groups. ByID and ByDelayID mean the same messages as for Cancel. A pending message
+// one or more groups. ByID and ByDelayID mean the same messages as for Cancel. A waiting message
 // keeps its delay ID until the new due time. The delay ID of a retrying message is free already, or
 // will be at the end of its window. A retry keeps its group and its number of deliveries.
 //

@@ -142,12 +142,12 @@ func (d *Dashboard) examine(c *call) (string, error) {
 
 // entriesOf returns about how many entries a check of a topic reads.
 func entriesOf(s admin.Stats) int {
-	n := s.Messages + 2*s.Pending + 2*s.DelayIDs // each is in messages, and those that wait have options, too
+	n := s.Messages + 2*s.Waiting + 2*s.DelayIDs // each is in messages, and those that wait have options, too
 	for _, g := range s.Groups {
 		n += g.Ready + 2*(g.InHand+g.Retrying+g.Dead) + g.Suspects
 	}
 	if len(s.Groups) > 1 {
-		n += s.Messages - s.Pending // in refs
+		n += s.Messages - s.Waiting // in refs
 	}
 	return n
 }

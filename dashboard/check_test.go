@@ -67,7 +67,7 @@ func TestATopicIsCheckedAndMended(t *testing.T) {
 	require.Contains(t, body, ": 25 violations</a>")
 	stats, err := s.admin.Stats(ctx, "orders")
 	require.NoError(t, err)
-	require.Zero(t, stats.Pending, "a check changes nothing")
+	require.Zero(t, stats.Waiting, "a check changes nothing")
 
 	_, body = s.get("/confirm?do=repair&t=orders")
 	require.Contains(t, body, "Mend 25 violations")

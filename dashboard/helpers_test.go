@@ -115,7 +115,7 @@ func (s *site) post(address string, form ...string) (status int, to string) {
 func (s *site) publish(topic string, delay time.Duration, metadata map[string]string, payload string) string {
 	s.t.Helper()
 	msg := s.publishing(topic, delay, metadata, payload)
-	page, err := s.admin.List(ctx, topic, admin.Query{State: admin.Pending, Limit: 1000})
+	page, err := s.admin.List(ctx, topic, admin.Query{State: admin.Waiting, Limit: 1000})
 	require.NoError(s.t, err)
 	for _, m := range page.Messages {
 		if m.UUID == msg.UUID {

@@ -74,7 +74,7 @@ func TestOddJSONIsRedacted(t *testing.T) {
 		"deep":                     strings.Repeat(`{"a":`, 300) + `{"password":"geheim"}` + strings.Repeat(`}`, 300),
 	} {
 		s.publishing("orders", time.Hour, nil, payload)
-		page, err := s.admin.List(ctx, "orders", admin.Query{State: admin.Pending})
+		page, err := s.admin.List(ctx, "orders", admin.Query{State: admin.Waiting})
 		require.NoError(t, err)
 		id := page.Messages[0].ID
 		for _, address := range []string{"/message?t=orders&id=" + id, "/messages?t=orders"} {

@@ -23,7 +23,7 @@ type messagePage struct {
 	Contents  bool
 	content   // of the payload
 	Bytes     int
-	Waits     bool // it is pending, or waits for a retry
+	Waits     bool // it is waiting, or waits for a retry
 	DeadIn    []string
 	AliveIn   []string // groups that may get it, or have it
 	Settings  []pair
@@ -82,7 +82,7 @@ func (d *Dashboard) message(c *call) (*view, error) {
 	p.Events = timeline(m, p.Published, stats, d.sweep.now())
 	d.nameHolders(c.ctx, topic, p.Events)
 	for _, place := range m.Places {
-		p.Waits = p.Waits || place.State == admin.Pending || place.State == admin.Retrying
+		p.Waits = p.Waits || place.State == admin.Waiting || place.State == admin.Retrying
 		if place.State == admin.Dead {
 			p.DeadIn = append(p.DeadIn, place.Group)
 		} else if place.Group != "" {
@@ -159,12 +159,12 @@ func timeline(m admin.Message, published time.Time, stats admin.Stats, now time.
 	return events
 }
 
-// placed tells what is known about a message in one group, or while it is pending in all.
+// placed tells what is known about a message in one group, or while it is waiting in all.
 func placed(m admin.Message, p admin.Place, g admin.GroupStats) []event {
 	e := event{At: p.At, Group: p.Group, State: p.State, Reason: p.Reason, More: delivered(m, p, g)}
 	then := event{Group: p.Group, planned: true}
 	switch p.State {
-	case admin.Pending:
+	case admin.Waiting:
 		e.Text = "Waits until it is due, in all groups"
 	case admin.Ready:
 		e.Text = "Ready: waits for a consumer"

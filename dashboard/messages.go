@@ -45,7 +45,7 @@ var states = []struct {
 	State       admin.State
 	Words, Time string
 }{
-	{admin.Pending, "Waiting", "Due"}, {admin.Ready, "Ready", "Due"}, {admin.InHand, "In hand", "Lease ends"},
+	{admin.Waiting, "Waiting", "Due"}, {admin.Ready, "Ready", "Due"}, {admin.InHand, "In hand", "Lease ends"},
 	{admin.Retrying, "Retrying", "Due"}, {admin.Dead, "Dead", "Died"},
 }
 
@@ -84,7 +84,7 @@ func (d *Dashboard) messages(c *call) (*view, error) {
 	p := &messagesPage{Topic: c.q("t"), Group: c.q("g"), State: admin.State(c.q("state")), Contents: c.user.Contents, First: c.q("cursor") == "",
 		UUID: strings.TrimSpace(c.q("uuid")), DelayID: c.q("delay-id"), Reason: c.q("reason"), Key: c.q("key"), Value: c.q("value")}
 	if p.State == "" {
-		p.State = admin.Pending
+		p.State = admin.Waiting
 	}
 	if !slices.Contains(p.States(), p.State) {
 		return nil, bad(fmt.Sprintf("There is no state %q.", texts.Clip(string(p.State), 40)))
@@ -102,7 +102,7 @@ func (d *Dashboard) messages(c *call) (*view, error) {
 	p.Count = countOf(stats, p.Group, p.State)
 	crumbs := []crumb{{"Topics", d.address("/")}, {p.Topic, d.address("/topic", "t", p.Topic)}}
 	v := &view{Title: p.Words(), Crumbs: crumbs, Now: d.sweep.now(), Data: p}
-	if p.Group == "" && p.State != admin.Pending {
+	if p.Group == "" && p.State != admin.Waiting {
 		return v, nil // nobody has subscribed yet
 	}
 	filter := admin.Filter{UUID: p.UUID, DelayID: p.DelayID, Reason: p.Reason}
@@ -138,8 +138,8 @@ func (d *Dashboard) messages(c *call) (*view, error) {
 
 // countOf returns how many messages are in a state.
 func countOf(s admin.Stats, group string, state admin.State) int {
-	if state == admin.Pending {
-		return s.Pending
+	if state == admin.Waiting {
+		return s.Waiting
 	}
 	for _, g := range s.Groups {
 		if g.Group == group {

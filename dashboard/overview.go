@@ -22,36 +22,36 @@ const (
 
 // overview is the page of all topics.
 type overview struct {
-	Rows                                []topicRow
-	Topics, Found                       int
-	Pending, Ready, InHand, Retry, Dead int
-	Problems                            []problem
-	MoreProblems                        int
-	Query, Sort                         string
-	Page, Pages                         int
-	Reading                             bool // not all topics were read yet
-	Since                               time.Time
-	Trouble                             string
+	Rows                                   []topicRow
+	Topics, Found                          int
+	Waiting, Ready, InHand, Retrying, Dead int
+	Problems                               []problem
+	MoreProblems                           int
+	Query, Sort                            string
+	Page, Pages                            int
+	Reading                                bool // not all topics were read yet
+	Since                                  time.Time
+	Trouble                                string
 }
 
 // topicRow is a topic in the list.
 type topicRow struct {
 	admin.Stats
-	Ready, InHand, Retry, Dead int
-	Worst                      admin.Severity // of its worst problem, "" for none
-	Said                       string         // that problem
-	Rate, Late                 spark
+	Ready, InHand, Retrying, Dead int
+	Worst                         admin.Severity // of its worst problem, "" for none
+	Said                          string         // that problem
+	Rate, Late                    spark
 }
 
 // sorts are the orders of the list, by the name in the address.
 var sorts = map[string]func(a, b *topicRow) int{
-	"":      func(a, b *topicRow) int { return cmp.Compare(b.trouble(), a.trouble()) },
-	"name":  func(a, b *topicRow) int { return 0 },
-	"wait":  func(a, b *topicRow) int { return cmp.Compare(b.Pending, a.Pending) },
-	"ready": func(a, b *topicRow) int { return cmp.Compare(b.Ready, a.Ready) },
-	"hand":  func(a, b *topicRow) int { return cmp.Compare(b.InHand, a.InHand) },
-	"retry": func(a, b *topicRow) int { return cmp.Compare(b.Retry, a.Retry) },
-	"dead":  func(a, b *topicRow) int { return cmp.Compare(b.Dead, a.Dead) },
+	"":         func(a, b *topicRow) int { return cmp.Compare(b.trouble(), a.trouble()) },
+	"name":     func(a, b *topicRow) int { return 0 },
+	"wait":     func(a, b *topicRow) int { return cmp.Compare(b.Waiting, a.Waiting) },
+	"ready":    func(a, b *topicRow) int { return cmp.Compare(b.Ready, a.Ready) },
+	"hand":     func(a, b *topicRow) int { return cmp.Compare(b.InHand, a.InHand) },
+	"retrying": func(a, b *topicRow) int { return cmp.Compare(b.Retrying, a.Retrying) },
+	"dead":     func(a, b *topicRow) int { return cmp.Compare(b.Dead, a.Dead) },
 }
 
 func (r *topicRow) trouble() int {
@@ -110,7 +110,7 @@ func (d *Dashboard) list(query, sort, page string) (*overview, error) {
 		s := k.stats
 		row := k.row()
 		problems = append(problems, k.problems...)
-		o.Pending, o.Ready, o.InHand, o.Retry, o.Dead = o.Pending+s.Pending, o.Ready+row.Ready, o.InHand+row.InHand, o.Retry+row.Retry, o.Dead+row.Dead
+		o.Waiting, o.Ready, o.InHand, o.Retrying, o.Dead = o.Waiting+s.Waiting, o.Ready+row.Ready, o.InHand+row.InHand, o.Retrying+row.Retrying, o.Dead+row.Dead
 		if strings.Contains(strings.ToLower(s.Topic), strings.ToLower(o.Query)) {
 			rows = append(rows, row)
 		}
@@ -143,7 +143,7 @@ func (d *Dashboard) list(query, sort, page string) (*overview, error) {
 func (k known) row() *topicRow {
 	row := &topicRow{Stats: k.stats}
 	for _, g := range k.stats.Groups {
-		row.Ready, row.InHand, row.Retry, row.Dead = row.Ready+g.Ready, row.InHand+g.InHand, row.Retry+g.Retrying, row.Dead+g.Dead
+		row.Ready, row.InHand, row.Retrying, row.Dead = row.Ready+g.Ready, row.InHand+g.InHand, row.Retrying+g.Retrying, row.Dead+g.Dead
 	}
 	if len(k.problems) > 0 {
 		row.Worst, row.Said = k.problems[0].Severity, k.problems[0].Text

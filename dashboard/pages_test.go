@@ -199,7 +199,7 @@ func TestPagesOfMessages(t *testing.T) {
 		messages = append(messages, msg)
 	}
 	require.NoError(t, testkit.NewPublisher(t, s.Server).Publish("orders", messages...))
-	page, err := s.admin.List(ctx, "orders", admin.Query{State: admin.Pending, Limit: 1000})
+	page, err := s.admin.List(ctx, "orders", admin.Query{State: admin.Waiting, Limit: 1000})
 	require.NoError(t, err)
 	var ids []string
 	for _, m := range page.Messages {

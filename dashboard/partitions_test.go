@@ -54,7 +54,7 @@ func TestAPartitionedTopicIsOneOnThePage(t *testing.T) {
 	for _, name := range names {
 		require.Contains(t, body, `<a class="row" href="/topic?t=`+name+`">`)
 	}
-	require.Contains(t, body, "<dt>Waiting</dt><dd><a href=\"/messages?state=pending&amp;t=orders\">3</a>")
+	require.Contains(t, body, "<dt>Waiting</dt><dd><a href=\"/messages?state=waiting&amp;t=orders\">3</a>")
 	_, body = s.get("/topic?t=" + names[0])
 	require.NotContains(t, body, "partitions</h2>")
 	_, body = s.get("/") // reading the whole has not made another topic

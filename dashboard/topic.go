@@ -108,7 +108,7 @@ func (d *Dashboard) upcoming(ctx context.Context, stats admin.Stats, buckets int
 			l.buckets, asked.From = counted, counted[0].From
 		default:
 			for i := range counted {
-				l.buckets[i].Retries += counted[i].Retries
+				l.buckets[i].Retrying += counted[i].Retrying
 			}
 		}
 	}
@@ -152,9 +152,9 @@ func upcomingChart(name string, l load) chart {
 	all, most := 0, 0
 	for _, b := range buckets {
 		c.X = append(c.X, b.From.Unix())
-		c.Y[0] = append(c.Y[0], float64(b.Pending))
-		c.Y[1] = append(c.Y[1], float64(b.Retries))
-		all, most = all+b.Pending+b.Retries, max(most, b.Pending+b.Retries)
+		c.Y[0] = append(c.Y[0], float64(b.Waiting))
+		c.Y[1] = append(c.Y[1], float64(b.Retrying))
+		all, most = all+b.Waiting+b.Retrying, max(most, b.Waiting+b.Retrying)
 	}
 	c.Said = "Nothing becomes due in the next " + name + "."
 	if all > 0 {

@@ -269,7 +269,7 @@ func earliest(a, b time.Time) time.Time {
 func exportTopic(out chan<- prometheus.Metric, s admin.Stats, broadcasted tally) {
 	t := s.Topic
 	gauge(out, descStored, float64(s.Messages), t)
-	gauge(out, descPending, float64(s.Pending), t)
+	gauge(out, descWaiting, float64(s.Waiting), t)
 	instant(out, descNextDue, s.NextDue, t)
 	gauge(out, descOverdue, age(s.Now, s.NextDue), t)
 	gauge(out, descScheduled, truth(s.Scheduled), t)

@@ -134,7 +134,7 @@ func TestMetricsOfATopic(t *testing.T) {
 		up{} 1
 		left_out{} 0
 		stored_messages{topic="orders"} 5
-		pending_messages{topic="orders"} 2
+		waiting_messages{topic="orders"} 2
 		next_due_timestamp_seconds{topic="orders"} `+unix(noon.Add(time.Hour))+`
 		overdue_seconds{topic="orders"} 0
 		messages{group="shop",state="ready",topic="orders"} 2

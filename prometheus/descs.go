@@ -22,7 +22,7 @@ var (
 	descEvicted = desc("redis_evicted_keys_total", "Keys that the Redis server evicted since it started.", "server")
 
 	descStored       = desc("stored_messages", "Messages of the topic, each counted once, whatever the number of groups.", "topic")
-	descPending      = desc("pending_messages", "Messages that wait for their due time.", "topic")
+	descWaiting      = desc("waiting_messages", "Messages that wait for their due time.", "topic")
 	descNextDue      = desc("next_due_timestamp_seconds", "The first due time of these.", "topic")
 	descOverdue      = desc("overdue_seconds", "How long that has passed, without a scheduler that made the message ready.", "topic")
 	descScheduled    = desc("scheduled", "1 if a scheduler is the topic's holder and is less than a second late.", "topic")

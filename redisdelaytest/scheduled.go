@@ -21,7 +21,7 @@ const awaitTimeout = 10 * time.Second
 // because they wait for the first group; redisdelay.Subscriber.SubscribeInitialize creates one.
 // Messages that wait for a retry do not count: see AwaitRetrying.
 func (s *Server) Scheduled(topic string) []admin.Message {
-	return s.list(topic, admin.Query{State: admin.Pending})
+	return s.list(topic, admin.Query{State: admin.Waiting})
 }
 
 func (s *Server) list(topic string, query admin.Query) []admin.Message {
@@ -109,8 +109,8 @@ func (s *Server) AwaitDrained(t testing.TB, topic string) {
 			left = err.Error()
 			return false
 		}
-		n := stats.Pending
-		left = fmt.Sprintf("%d pending", stats.Pending)
+		n := stats.Waiting
+		left = fmt.Sprintf("%d waiting", stats.Waiting)
 		for _, g := range stats.Groups {
 			n += g.Ready + g.InHand + g.Retrying
 			left += fmt.Sprintf("; group %q: %d ready, %d in hand, %d retrying", g.Group, g.Ready, g.InHand, g.Retrying)

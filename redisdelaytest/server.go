@@ -174,7 +174,7 @@ func (s *Server) AdvanceToNext() (time.Time, bool) {
 }
 
 // nextDue returns the next due time after now of a message or retry of a topic, or zero if there is
-// none. Overdue messages, which stay pending in a topic without groups, are ignored.
+// none. Overdue messages, which stay waiting in a topic without groups, are ignored.
 func (s *Server) nextDue(ctx context.Context, t topic, now time.Time) (next time.Time, err error) {
 	groups, err := t.Groups(ctx)
 	if err != nil {

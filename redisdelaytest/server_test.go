@@ -220,7 +220,7 @@ func TestClockMovesFromOneDueTimeToTheNext(t *testing.T) {
 	s.AwaitDrained(t, topic)
 }
 
-// Overdue messages stay pending, because there is no group.
+// Overdue messages stay waiting, because there is no group.
 func TestClockMovesToTheNextDueTimeWithoutSubscribers(t *testing.T) {
 	s := start(t)
 	begin := s.Now()

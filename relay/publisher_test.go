@@ -83,7 +83,7 @@ func TestMessagesWithDelayGoIntoRedis(t *testing.T) {
 		publish(t, p, topic, newMessage("direct", 0))
 		require.Equal(t, []string{"direct"}, uuids(to.await(t, 1)))
 		n := int64(len(waysToDelay))
-		require.Equal(t, counts{Bodies: n, Pending: n}, countsOf(t, s, topic))
+		require.Equal(t, counts{Bodies: n, Waiting: n}, countsOf(t, s, topic))
 	})
 }
 
@@ -94,7 +94,7 @@ func TestDestinationTopicComesFromTheFunction(t *testing.T) {
 		publish(t, p, topic, newMessage("a1", 0), newMessage("a2", 0), newMessage("b", never), newMessage("c", 0))
 		require.Equal(t, [][]string{{"a1", "a2"}, {"c"}}, to.calls)
 		require.Equal(t, []string{"orders.a", "orders.a", "orders.c"}, []string{to.taken[0].topic, to.taken[1].topic, to.taken[2].topic})
-		require.Equal(t, counts{Bodies: 1, Pending: 1}, countsOf(t, s, topic))
+		require.Equal(t, counts{Bodies: 1, Waiting: 1}, countsOf(t, s, topic))
 	})
 }
 
@@ -120,7 +120,7 @@ func TestMixedCallFailsInOneHalf(t *testing.T) {
 		err := p.Publish(topic, newMessage("direct", 0), newMessage("delayed", never))
 		require.ErrorIs(t, err, relay.ErrPartlyPublished)
 		require.ErrorIs(t, err, errDown)
-		require.Equal(t, counts{Bodies: 1, Pending: 1}, countsOf(t, s, topic))
+		require.Equal(t, counts{Bodies: 1, Waiting: 1}, countsOf(t, s, topic))
 
 		err = p.Publish(topic, newMessage("direct", 0))
 		require.ErrorIs(t, err, errDown)

@@ -57,7 +57,7 @@ func TestMessageIsKeptUntilTheDestinationHasIt(t *testing.T) {
 		run(t, newRelay(t, s, to))
 		publish(t, newPublisher(t, s), topic, newMessage("order", 0))
 		wait(t, arrived, "Publish")
-		require.Equal(t, counts{Bodies: 1, Unack: 1}, countsOf(t, s, topic))
+		require.Equal(t, counts{Bodies: 1, InHand: 1}, countsOf(t, s, topic))
 		close(let)
 		to.await(t, 1)
 		eventually(t, func() bool { return countsOf(t, s, topic) == counts{} }, "it is settled")
@@ -85,7 +85,7 @@ func TestDestinationThatIsDownLosesNothing(t *testing.T) {
 
 		// Messages wait for their retry in Redis, not in the relay.
 		require.NoError(t, stop())
-		eventually(t, func() bool { return countsOf(t, s, "orders").Unack == 0 }, "nothing is in hand")
+		eventually(t, func() bool { return countsOf(t, s, "orders").InHand == 0 }, "nothing is in hand")
 		require.EqualValues(t, 250, countsOf(t, s, "orders").Bodies)
 		up.Store(true)
 		run(t, newRelay(t, s, to, func(c *relay.Config) { c.Topics = []string{"orders", "other"} }))
@@ -135,7 +135,7 @@ func TestAvailableMessagesGoTogether(t *testing.T) {
 		wait(t, arrived, "Publish")
 		all, names := numbered(50, 0)
 		publish(t, p, topic, all...)
-		eventually(t, func() bool { return countsOf(t, s, topic).Unack >= 40 }, "the relay holds as many as it may")
+		eventually(t, func() bool { return countsOf(t, s, topic).InHand >= 40 }, "the relay holds as many as it may")
 		close(let)
 		require.Equal(t, append([]string{"first"}, names...), uuids(to.await(t, 51)), "in order")
 		longest := 0
@@ -189,7 +189,7 @@ func TestStopDoesNotWaitForABatch(t *testing.T) {
 		to := newDestination(nil)
 		stop := run(t, newRelay(t, s, to, singly, func(c *relay.Config) { c.BatchWait = never }))
 		publish(t, newPublisher(t, s), topic, newMessage("alone", 0))
-		eventually(t, func() bool { return countsOf(t, s, topic).Unack == 1 }, "it is in hand")
+		eventually(t, func() bool { return countsOf(t, s, topic).InHand == 1 }, "it is in hand")
 		require.NoError(t, stop())
 		if len(to.taken) == 0 { // it had not been handed out
 			run(t, newRelay(t, s, to))

@@ -235,14 +235,14 @@ func TestKilledHolderDelaysNothingByMoreThanASecond(t *testing.T) {
 			messages := subscribe(t, on(t, client), ofCrashLease)
 			awaitRole(t, on(t, client), "standby", patience)
 			publisher := newPublisher(t, on(t, client))
-			publish(t, publisher, "pending", 2*time.Second)
+			publish(t, publisher, "waiting", 2*time.Second)
 			publish(t, publisher, "far", time.Hour)
 
 			child.kill()
 			awaitGone(t, client, role)
 
 			msg, delivery := receive(t, messages)
-			require.Equal(t, "pending", msg.UUID)
+			require.Equal(t, "waiting", msg.UUID)
 			requireOnTime(t, delivery, time.Now())
 			msg.Ack()
 			queuetest.Check(t, client, redisdelay.DefaultKeyPrefix)

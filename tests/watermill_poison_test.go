@@ -242,9 +242,9 @@ func TestRequeuerAfterADelayOfAnHour(t *testing.T) {
 // is due.
 func (s handMovedServer) awaitPendingDue(t *testing.T, topic string) time.Time {
 	t.Helper()
-	pending := queue.NewKeys(s.Prefix, topic).Pending()
-	require.Eventually(t, func() bool { return exists(t, s.Client, pending) }, patience, time.Millisecond)
-	first, err := s.Client.ZRangeWithScores(t.Context(), pending, 0, 0).Result()
+	waiting := queue.NewKeys(s.Prefix, topic).Pending()
+	require.Eventually(t, func() bool { return exists(t, s.Client, waiting) }, patience, time.Millisecond)
+	first, err := s.Client.ZRangeWithScores(t.Context(), waiting, 0, 0).Result()
 	require.NoError(t, err)
 	return time.UnixMilli(int64(first[0].Score)).UTC()
 }

@@ -266,8 +266,8 @@ func ofLongLease(c *redisdelay.SubscriberConfig) { c.LeaseDuration = 365 * 24 * 
 // awaitPending waits until the topic has messages that wait for their first delay, or none at all.
 func (s handMovedServer) awaitPending(t *testing.T, some bool) {
 	t.Helper()
-	pending := queue.NewKeys(s.Prefix, topic).Pending()
-	require.Eventually(t, func() bool { return exists(t, s.Client, pending) == some }, patience, time.Millisecond)
+	waiting := queue.NewKeys(s.Prefix, topic).Pending()
+	require.Eventually(t, func() bool { return exists(t, s.Client, waiting) == some }, patience, time.Millisecond)
 }
 
 // A chain of decorators sees each delivery once, in order, those of a nacked message too, and

@@ -252,9 +252,9 @@ func TestNamesThatBeginWithADash(t *testing.T) {
 	status, _, said = w.run("", shellWords(t, "redisdelay msg ls --limit=3 -- -x")...)
 	require.Zero(t, status, said)
 
-	status, _, said = w.run("", "msg", "ls", "-x", "--limit", "3", "--json", "--state", "pending")
+	status, _, said = w.run("", "msg", "ls", "-x", "--limit", "3", "--json", "--state", "waiting")
 	require.Equal(t, exitRefused, status)
-	require.Contains(t, said, "a name that begins with a dash comes after --: redisdelay msg ls --limit 3 --json --state pending -- -x\n")
+	require.Contains(t, said, "a name that begins with a dash comes after --: redisdelay msg ls --limit 3 --json --state waiting -- -x\n")
 	for _, mistake := range []string{"pause -x --reason night", "pause orders --reason=night", "msg ls orders --limt 3"} {
 		status, _, said = w.run("", strings.Fields(mistake)...)
 		require.Equal(t, exitRefused, status)
@@ -320,7 +320,7 @@ func TestAnEmptySearchSaysWhereItLooked(t *testing.T) {
 	}
 	w.bury("orders", "billing", 3)
 	for args, want := range map[string]string{
-		"msg ls orders":                              `Topic "orders" has no messages in state pending. It looked at key prefix "redisdelay" of `,
+		"msg ls orders":                              `Topic "orders" has no messages in state waiting. It looked at key prefix "redisdelay" of `,
 		"msg ls orders --state retrying":             `Topic "orders" has no messages in state retrying in group "billing".`,
 		"dead ls orders --reason nothing --since 2h": `None of 3 messages of topic "orders" in state dead in group "billing" is chosen by: reason contains "nothing", since 2h.`,
 		"dead ls orders --metadata kind=gift":        "they were read with --marshaler binary",
@@ -387,7 +387,7 @@ func TestEmptyFlagsAreRefused(t *testing.T) {
 	stats, err := w.admin.Stats(t.Context(), "orders")
 	require.NoError(t, err)
 	require.Nil(t, stats.Pause)
-	require.Equal(t, 1, stats.Pending)
+	require.Equal(t, 1, stats.Waiting)
 }
 
 // purge --from deletes what the export wrote, and nothing that died since.

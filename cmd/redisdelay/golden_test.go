@@ -140,7 +140,7 @@ func TestGolden(t *testing.T) {
 							billing = g
 						}
 					}
-					return err == nil && stats.Pending == 0 && billing.Ready == 0 && billing.InHand == 1 // it is acked there
+					return err == nil && stats.Waiting == 0 && billing.Ready == 0 && billing.InHand == 1 // it is acked there
 				}, patience, time.Millisecond)
 			}
 			if g.name == "schedules-ls" {

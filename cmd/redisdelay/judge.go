@@ -54,7 +54,7 @@ func judge(s admin.Stats) (level, string) {
 	switch {
 	case s.Err != nil:
 		return broken, s.Err.Error()
-	case len(s.Groups) == 0 && s.Pending > 0:
+	case len(s.Groups) == 0 && s.Waiting > 0:
 		note(suspicious, "no group")
 	case len(s.Groups) > 0 && !s.Scheduled && !s.NextLook.IsZero():
 		note(broken, "nobody schedules")

@@ -43,7 +43,7 @@ To find a message that is ready, the list of ready messages is read, so this tak
 // killed returns a group for Kill, and the groups that get the dead letter. A message that waits is
 // in no group yet, and goes to all of them.
 func (a *app) killed(ctx context.Context, topic, group string, m admin.Message) (named, of string, err error) {
-	if !slices.ContainsFunc(m.Places, func(p admin.Place) bool { return p.State == admin.Pending }) {
+	if !slices.ContainsFunc(m.Places, func(p admin.Place) bool { return p.State == admin.Waiting }) {
 		_, g, err := a.groupOf(ctx, topic, group)
 		return g.Group, g.Group, err
 	}

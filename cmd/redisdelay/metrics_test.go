@@ -22,7 +22,7 @@ func TestMetricsOfATopicAreExported(t *testing.T) {
 	address := p.await(metricsAddress)
 	status, said := probe(t, address, "/metrics")
 	require.Equal(t, http.StatusOK, status, said)
-	require.Contains(t, said, `redisdelay_pending_messages{topic="orders"} 3`)
+	require.Contains(t, said, `redisdelay_waiting_messages{topic="orders"} 3`)
 	require.NotContains(t, said, "mails")
 	for _, path := range []string{"/healthz", "/readyz"} {
 		status, said = probe(t, address, path)

@@ -18,32 +18,29 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
-// states are the names of states in the tool.
-var states = map[string]admin.State{
-	"pending": admin.Pending, "ready": admin.Ready, "in-hand": admin.InHand, "retrying": admin.Retrying, "dead": admin.Dead,
-}
+// states are those that a message can be listed in.
+var states = []string{string(admin.Waiting), string(admin.Ready), string(admin.InHand), string(admin.Retrying), string(admin.Dead)}
 
+// stateName returns a state in words.
 func stateName(s admin.State) string {
-	for name, state := range states {
-		if state == s {
-			return name
-		}
+	if s == admin.Unknown {
+		return "ready or done with"
 	}
-	return "ready or done with"
+	return strings.ReplaceAll(string(s), "_", " ")
 }
 
 func (a *app) msgCommand() *cobra.Command {
 	var q listing
 	list := &cobra.Command{Use: "ls TOPIC", Short: "messages in one state", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeTopic,
-		Example: "  redisdelay msg ls orders --state pending --metadata kind=gift",
+		Example: "  redisdelay msg ls orders --state waiting --metadata kind=gift",
 		RunE: a.runs(func(ctx context.Context, args []string) error {
-			state, known := states[q.state]
-			if !known {
-				return refuse("--state is %q; it must be one of %s", q.state, strings.Join(slices.Sorted(maps.Keys(states)), ", "))
+			state := strings.ReplaceAll(q.state, "-", "_")
+			if !slices.Contains(states, state) {
+				return refuse("--state is %q; it must be one of %s", q.state, strings.Join(states, ", "))
 			}
-			return a.list(ctx, args[0], state, q)
+			return a.list(ctx, args[0], admin.State(state), q)
 		})}
-	list.Flags().StringVar(&q.state, "state", "pending", "`state`: pending, ready, in-hand, retrying or dead")
+	list.Flags().StringVar(&q.state, "state", "waiting", "`state`: waiting, ready, in_hand, retrying or dead")
 	a.listFlags(list, &q, false)
 
 	var by naming
@@ -150,7 +147,7 @@ func (a *app) list(ctx context.Context, topic string, state admin.State, q listi
 		return err
 	}
 	group := ""
-	if state != admin.Pending {
+	if state != admin.Waiting {
 		_, g, err := a.groupOf(ctx, topic, q.group)
 		if err != nil {
 			return err
@@ -202,9 +199,9 @@ func (a *app) list(ctx context.Context, topic string, state admin.State, q listi
 
 // noneFound says which messages a list without a result has looked at.
 func (a *app) noneFound(stats admin.Stats, state admin.State, group string, choose choosing) string {
-	all, of := stats.Pending, ""
+	all, of := stats.Waiting, ""
 	for _, g := range stats.Groups {
-		if g.Group == group && state != admin.Pending {
+		if g.Group == group && state != admin.Waiting {
 			of = fmt.Sprintf(" in group %q", group)
 			all = map[admin.State]int{admin.Ready: g.Ready, admin.InHand: g.InHand, admin.Retrying: g.Retrying, admin.Dead: g.Dead}[state]
 		}
@@ -411,7 +408,7 @@ func (a *app) msgCommandBy(name, short, long, example string, flags func(*pflag.
 			if err != nil {
 				return err
 			}
-			if slices.ContainsFunc(m.Places, func(p admin.Place) bool { return p.State == admin.Pending }) {
+			if slices.ContainsFunc(m.Places, func(p admin.Place) bool { return p.State == admin.Waiting }) {
 				ref = admin.ByID(m.ID) // the message that is shown, even if another replaces it
 			}
 			return do(ctx, operator, args[0], m, ref)

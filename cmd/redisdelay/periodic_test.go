@@ -67,7 +67,7 @@ func TestPeriodic(t *testing.T) {
 	for i, step := range []int{10, 15} {
 		payload := fmt.Sprint("new-", i)
 		both(definition(step, payload), "Replaced the definition of a schedule|This program runs a schedule that was begun before", some)
-		page, err := w.admin.List(t.Context(), "ticks", admin.Query{State: admin.Pending, Limit: 100})
+		page, err := w.admin.List(t.Context(), "ticks", admin.Query{State: admin.Waiting, Limit: 100})
 		require.NoError(t, err)
 		at, scheduled := first, 0
 		for _, m := range page.Messages {

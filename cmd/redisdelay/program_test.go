@@ -351,7 +351,7 @@ func testInterruptedMove(t *testing.T, binary string) {
 	require.Positive(t, left.Messages)
 	upcoming, err := w.admin.Upcoming(t.Context(), "retired", admin.Load{From: moved.Now, Width: time.Hour, Buckets: 1})
 	require.NoError(t, err)
-	require.Zero(t, upcoming[0].Pending, "nothing comes later")
+	require.Zero(t, upcoming[0].Waiting, "nothing comes later")
 	report, err := w.admin.Check(t.Context(), "orders")
 	require.NoError(t, err)
 	require.Empty(t, report.Violations())

@@ -357,7 +357,7 @@ func (a *app) findUUID(ctx context.Context, operator *admin.Admin, topic, uuid s
 			return len(ids) < sharing
 		})
 	}
-	err = look("", admin.Pending)
+	err = look("", admin.Waiting)
 	for _, g := range stats.Groups {
 		for _, state := range []admin.State{admin.Ready, admin.InHand, admin.Retrying, admin.Dead} {
 			if err == nil && len(ids) < sharing {

@@ -18,7 +18,7 @@ func TestAUUIDOfSeveralMessagesIsRefusedAndTheyAreListed(t *testing.T) {
 	for range 2 {
 		w.publish("orders", "twin", "x", redisdelay.DelayKey, "1h")
 	}
-	page, err := w.admin.List(t.Context(), "orders", admin.Query{State: admin.Pending})
+	page, err := w.admin.List(t.Context(), "orders", admin.Query{State: admin.Waiting})
 	require.NoError(t, err)
 	for _, args := range [][]string{{"msg", "get"}, {"msg", "cancel", "--yes"}} {
 		status, _, said := w.run("", append(args, "orders", "twin")...)

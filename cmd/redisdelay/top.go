@@ -71,7 +71,7 @@ func (t *top) read(ctx context.Context) (rows []topRow, err error) {
 		before, seen := t.last[s.Topic]
 		reading[s.Topic] = s
 		sum := sums(s)
-		r := topRow{Topic: s.Topic, Waiting: s.Pending, Ready: sum.Ready, InHand: sum.InHand, Retrying: sum.Retrying, Dead: sum.Dead}
+		r := topRow{Topic: s.Topic, Waiting: s.Waiting, Ready: sum.Ready, InHand: sum.InHand, Retrying: sum.Retrying, Dead: sum.Dead}
 		r.worst, r.Problem = judge(s)
 		if !s.NextDue.IsZero() {
 			r.NextDue = ago(s.NextDue, s.Now)

@@ -65,7 +65,7 @@ func (a *app) cutShort(ctx context.Context, besides string) {
 }
 
 func (a *app) listTopics(ctx context.Context, named []string) error {
-	t := a.out.table("TOPIC", "GROUPS", "PENDING", "READY", "IN HAND", "RETRYING", "DEAD", "NEXT DUE", "STATE")
+	t := a.out.table("TOPIC", "GROUPS", "WAITING", "READY", "IN HAND", "RETRYING", "DEAD", "NEXT DUE", "STATE")
 	row := func(s admin.Stats) {
 		sum := sums(s)
 		level, problem := judge(s)
@@ -73,7 +73,7 @@ func (a *app) listTopics(ctx context.Context, named []string) error {
 			t.row(s, s.Topic, "", "", "", "", "", "", "", level.cell(problem))
 			return
 		}
-		t.row(s, s.Topic+inPartitions(len(s.Partitions)), len(s.Groups), s.Pending, sum.Ready, sum.InHand, sum.Retrying, alarming.in(sum.Dead, sum.Dead > 0), ago(s.NextDue, s.Now), level.cell(problem))
+		t.row(s, s.Topic+inPartitions(len(s.Partitions)), len(s.Groups), s.Waiting, sum.Ready, sum.InHand, sum.Retrying, alarming.in(sum.Dead, sum.Dead > 0), ago(s.NextDue, s.Now), level.cell(problem))
 	}
 	err := a.overview(ctx, named, func(s admin.Stats) {
 		row(s)
@@ -328,13 +328,13 @@ func (a *app) upcoming(ctx context.Context, topic, from string, load admin.Load)
 	}
 	most := 1
 	for _, b := range buckets {
-		most = max(most, b.Pending+b.Retries)
+		most = max(most, b.Waiting+b.Retrying)
 	}
 	const widest = 50
-	t := a.out.table("FROM", "PENDING", "RETRIES", "")
+	t := a.out.table("FROM", "WAITING", "RETRYING", "")
 	for _, b := range buckets {
-		bar := strings.Repeat("#", (b.Pending*widest+most-1)/most) + strings.Repeat("+", (b.Retries*widest+most-1)/most)
-		t.row(ofTopic{topic, b}, b.From, b.Pending, b.Retries, styled{bar + " ", faint})
+		bar := strings.Repeat("#", (b.Waiting*widest+most-1)/most) + strings.Repeat("+", (b.Retrying*widest+most-1)/most)
+		t.row(ofTopic{topic, b}, b.From, b.Waiting, b.Retrying, styled{bar + " ", faint})
 	}
 	return t.flush("", nil)
 }

@@ -34,7 +34,7 @@ func (t *tally) count(worker, job string) {
 	t.last = now
 	select {
 	case t.more <- struct{}{}:
-	default: // a notice is pending already
+	default: // a notice is waiting already
 	}
 }
 

@@ -83,7 +83,7 @@ func (w *walk) register() error {
 }
 
 func (w *walk) publish() error {
-	w.title("A message is published with a delay: it is pending")
+	w.title("A message is published with a delay: it is waiting")
 	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
 		Client: w.client, KeyPrefix: w.prefix, Marshaler: redisdelay.JSONMarshaler{},
 	}, nil)
@@ -122,7 +122,7 @@ func (w *walk) promote() error {
 }
 
 func (w *walk) crash() error {
-	w.title("A subscriber claims it: it is in unack, under a lease")
+	w.title("A subscriber claims it: it is in hand, under a lease")
 	client := redis.NewClient(&redis.Options{Addr: w.addr})
 	billing, err := w.subscriber(client)
 	if err != nil {
@@ -162,7 +162,7 @@ func (w *walk) takeBack() error {
 }
 
 func (w *walk) nack() error {
-	w.title("It is delivered and nacked with a delay: it is in retry")
+	w.title("It is delivered and nacked with a delay: it is retrying")
 	return w.consume(func(messages <-chan *message.Message) error {
 		msg, err := receive(w.ctx, messages)
 		if err != nil {

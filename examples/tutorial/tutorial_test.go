@@ -305,7 +305,7 @@ func (p *process) Write(text []byte) (int, error) {
 	p.out.Write(text)
 	select {
 	case p.more <- struct{}{}:
-	default: // a notice is pending already
+	default: // a notice is waiting already
 	}
 	return len(text), nil
 }

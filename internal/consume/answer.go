@@ -72,7 +72,7 @@ func (m *Machine) Answered(now time.Time, x *Exchange, a *Answer) Effects {
 	}
 	switch {
 	case timeTold && m.judging.state == OfferExpires:
-		m.judging.pending = append(m.judging.pending, x.asked...)
+		m.judging.later = append(m.judging.later, x.asked...)
 	case timeTold:
 		m.answer(&x.asked)
 	case len(x.asked) > 0: // they wait for the next claim

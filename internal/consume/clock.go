@@ -28,9 +28,9 @@ const (
 // Judging is who asked to be told when every message is judged by the server's present time. Tests
 // that move the server's clock ask that.
 type Judging struct {
-	state   JudgingState
-	asked   []func() // they wait for a claim that tells the time
-	pending []func() // their claim has told the time, but a message is on offer by an earlier one
+	state JudgingState
+	asked []func() // they wait for a claim that tells the time
+	later []func() // their claim has told the time, but a message is on offer by an earlier one
 }
 
 // JudgingState is whether a message is on offer that was judged by an earlier time.

@@ -178,7 +178,7 @@ func (m *Machine) noteGivenUp(in *InHand) {
 func (m *Machine) End() Effects {
 	m.phase, m.dates.watch, m.dates.cut = Over, time.Time{}, time.Time{}
 	m.answer(&m.judging.asked)
-	m.answer(&m.judging.pending)
+	m.answer(&m.judging.later)
 	return m.effects()
 }
 
@@ -361,7 +361,7 @@ func (m *Machine) dropped(now time.Time, in *InHand) Effects {
 // again.
 func (m *Machine) Withdrawn() Effects {
 	m.judging.state = NothingOffered
-	m.answer(&m.judging.pending)
+	m.answer(&m.judging.later)
 	return m.effects()
 }
 

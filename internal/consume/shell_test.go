@@ -405,7 +405,7 @@ func TestClosingWaitsForRedisOnlyIfSettlementsAreNotAnswered(t *testing.T) {
 					began := time.Now()
 					s.Close()
 					require.ErrorIs(t, s.end(), c.err)
-					// The mailbox connects anew at random times, and may wake the subscription a moment before.
+					// The mailbox tries again at random times, which may be a moment before.
 					require.InDelta(t, c.takes, time.Since(began), float64(time.Millisecond))
 					require.Equal(t, c.err != nil, s.Owes())
 				})

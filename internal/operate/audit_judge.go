@@ -16,11 +16,11 @@ func (a *audit) judge(f *facts, groups []string, now time.Time) {
 	}
 	if !f.there {
 		if f.due != "" {
-			report(FaultNoBody, "", "it is in pending without a body")
+			report(FaultNoBody, "", "it waits without a body")
 		}
 		for i, g := range f.groups {
 			if g.held() || g.lease != "" || g.record != "" || g.suspect != "" {
-				report(FaultNoBody, groups[i], "it is in %s without a body", g.places())
+				report(FaultNoBody, groups[i], "it is %s without a body", g.places())
 			}
 		}
 		if f.options != "" || f.refs >= 0 {
@@ -32,25 +32,25 @@ func (a *audit) judge(f *facts, groups []string, now time.Time) {
 		name := groups[i]
 		switch {
 		case g.unack != "" && g.lease == "":
-			report(FaultLease, name, "it is in unack without a lease")
+			report(FaultLease, name, "it is in hand without a lease")
 		case g.unack == "" && g.lease != "":
-			report(FaultLease, name, "it has a lease and is not in unack")
+			report(FaultLease, name, "it has a lease and is not in hand")
 		}
 		if places := g.states(); len(places) > 1 {
-			report(FaultStates, name, "it is in %s", strings.Join(places, " and "))
+			report(FaultStates, name, "it is %s", strings.Join(places, " and "))
 		}
 		if (g.retry != "" || g.dead != "") && g.record == "" {
-			report(FaultRecord, name, "it is in %s without a record of deliveries", g.places())
+			report(FaultRecord, name, "it is %s without a record of deliveries", g.places())
 		}
 		switch {
 		case g.suspect == "":
 		case g.record == "":
 			report(FaultRecord, name, "a lease of it has expired, and it has no record of deliveries")
 		case g.retry != "" || g.dead != "":
-			report(FaultRecord, name, "it is in suspects and in %s", strings.Join(g.states(), " and "))
+			report(FaultRecord, name, "it is in suspects and %s", strings.Join(g.states(), " and "))
 		}
 		if f.due != "" && (g.held() || g.lease != "") {
-			a.report(Violation{Fault: FaultStates, Group: name, ID: f.id, Detail: "it is in pending and in " + g.places()})
+			a.report(Violation{Fault: FaultStates, Group: name, ID: f.id, Detail: "it is waiting and " + g.places()})
 		}
 	}
 	if name := queue.ParseOptions(f.options).DelayID; name != "" && f.due != "" && queue.Instant(f.due).After(now) {
@@ -72,17 +72,17 @@ func (a *audit) judgeReady(f *facts, group string, now time.Time) {
 	case len(f.id) != queue.IDLength || len(f.entry) <= queue.IDLength:
 		a.report(Violation{Fault: FaultKey, Group: group, Detail: fmt.Sprintf("ready has an entry %.64q, which is not id:due", f.entry)})
 	case !f.there: // a claim drops such an entry
-		a.report(Violation{Fault: FaultNoBody, Group: group, ID: f.id, Detail: "it is in ready without a body", mending: true})
+		a.report(Violation{Fault: FaultNoBody, Group: group, ID: f.id, Detail: "it is ready without a body", mending: true})
 	case g.held():
-		a.report(Violation{Fault: FaultStates, Group: group, ID: f.id, Detail: "it is in ready and in " + g.places()})
+		a.report(Violation{Fault: FaultStates, Group: group, ID: f.id, Detail: "it is ready and " + g.places()})
 	case f.due != "":
-		a.report(Violation{Fault: FaultStates, Group: group, ID: f.id, Detail: "it is in ready and in pending"})
+		a.report(Violation{Fault: FaultStates, Group: group, ID: f.id, Detail: "it is ready and waiting"})
 	}
 }
 
 // states names the states other than ready in which the group has the message.
 func (f *groupFacts) states() (places []string) {
-	for _, place := range []struct{ name, found string }{{"unack", f.unack}, {"retry", f.retry}, {"dead", f.dead}} {
+	for _, place := range []struct{ name, found string }{{"in hand", f.unack}, {"retrying", f.retry}, {"dead", f.dead}} {
 		if place.found != "" {
 			places = append(places, place.name)
 		}
@@ -90,17 +90,17 @@ func (f *groupFacts) states() (places []string) {
 	return places
 }
 
-// places names the keys of a group that have the message.
+// places says where in a group the message is: its states, and other keys that have it.
 func (f *groupFacts) places() string {
 	places := f.states()
 	if f.lease != "" {
-		places = append(places, "leases")
+		places = append(places, "in leases")
 	}
 	if f.record != "" {
-		places = append(places, "deliveries")
+		places = append(places, "in deliveries")
 	}
 	if f.suspect != "" {
-		places = append(places, "suspects")
+		places = append(places, "in suspects")
 	}
 	return strings.Join(places, ", ")
 }

@@ -155,7 +155,7 @@ func (a *audit) glance(ctx context.Context, group int, s *search) error {
 type gathered struct {
 	facts
 	sure    []bool // of each group: all that came into ready since the marks was found
-	moved   bool   // it has no body any more, or is pending
+	moved   bool   // it has no body any more, or is waiting
 	changed bool   // refs has changed
 }
 

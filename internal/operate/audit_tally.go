@@ -7,7 +7,7 @@ import (
 )
 
 // tallies count in how many groups each message was seen. They hold all messages that are not
-// pending, about a hundred bytes each, so that each key of a group is read once. Groups are counted
+// waiting, about a hundred bytes each, so that each key of a group is read once. Groups are counted
 // one after the other.
 type tallies map[messageID]tally
 

@@ -118,7 +118,7 @@ type Found struct {
 	ID      string
 	Options queue.Options
 	Body    []byte
-	Due     time.Time // while it is pending; zero: it is in groups
+	Due     time.Time // while it is waiting; zero: it is in groups
 	Groups  []FoundIn
 }
 
@@ -128,9 +128,9 @@ type FoundIn struct {
 	Group      string
 	State      State
 	At         time.Time
-	Since      time.Time // since when a subscription has it; only of Unack
-	Due        time.Time // when it was due; only of Unack
-	Holder     string    // the subscription that has it; only of Unack
+	Since      time.Time // since when a subscription has it; only of InHand
+	Due        time.Time // when it was due; only of InHand
+	Holder     string    // the subscription that has it; only of InHand
 	Deliveries int
 	Delivered  bool // it was delivered, or may have been
 	Expiries   int  // leases of it that expired in a row
@@ -239,10 +239,10 @@ func (f *facts) found(groups *queue.Groups, others int) Found {
 		in := FoundIn{Group: groups.Names[i], Deliveries: r.Count, Delivered: r.Delivered(), Expiries: queue.ReadExpiries(g.suspect), Reason: r.Reason}
 		switch {
 		case g.unack != "":
-			in.State, in.At, in.Holder = Unack, queue.Instant(g.unack), queue.SubscriptionOf(g.lease)
+			in.State, in.At, in.Holder = InHand, queue.Instant(g.unack), queue.SubscriptionOf(g.lease)
 			in.Since, in.Due = queue.LeasedAt(g.lease), queue.LeaseDue(g.lease)
 		case g.retry != "":
-			in.State, in.At = Retry, queue.Instant(g.retry)
+			in.State, in.At = Retrying, queue.Instant(g.retry)
 		case g.dead != "":
 			in.State, in.At = Dead, queue.Instant(g.dead)
 		default:

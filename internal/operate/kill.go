@@ -12,7 +12,7 @@ import (
 var looked = queue.KillScript.Constant("looked")
 
 // Kill makes a dead letter of a message of a group, and returns the state that it had. It makes one
-// of a pending message in all groups. It searches ready step by step, from the right, where places
+// of a waiting message in all groups. It searches ready step by step, from the right, where places
 // only grow: so it passes no entry. It returns queue.ErrNotFound if the group has no such message.
 func (t *Topic) Kill(ctx context.Context, group, id, reason string) (State, error) {
 	operation := t.Keys().Operation(queue.Token())

@@ -19,18 +19,18 @@ import (
 type State string
 
 const (
-	Pending State = "pending" // waits for its due time; for all groups
-	Ready   State = "ready"   // waits for a subscription
-	Unack   State = "unack"   // leased to a subscription
-	Retry   State = "retry"   // waits for its next delivery
-	Dead    State = "dead"
+	Waiting  State = "waiting"  // waits for its due time; for all groups
+	Ready    State = "ready"    // waits for a subscription
+	InHand   State = "in_hand"  // leased to a subscription
+	Retrying State = "retrying" // waits for its next delivery
+	Dead     State = "dead"
 )
 
 // Listed is a message in a page.
 type Listed struct {
 	ID         string
 	At         time.Time // when it is due, when its lease ends, or when it died
-	Since      time.Time // since when a subscription has it; only of Unack
+	Since      time.Time // since when a subscription has it; only of InHand
 	Options    queue.Options
 	Body       []byte // nil if the page has no bodies, or the body is lost
 	Deliveries int
@@ -46,29 +46,29 @@ type Page struct {
 
 // List returns the messages of a state from a cursor on, "" for the first. A page has at most limit
 // messages, at most a thousand, and about bytes of bodies; no bodies if bytes is zero. It returns
-// queue.ErrNotFound if there is no such topic, or no such group; pending messages are in no group.
+// queue.ErrNotFound if there is no such topic, or no such group; waiting messages are in no group.
 func (t *Topic) List(ctx context.Context, group string, state State, cursor string, limit, bytes int) (Page, error) {
 	k := t.Keys()
 	kind, records, key := "zset", k.Deliveries(group), ""
 	switch state {
-	case Pending:
+	case Waiting:
 		key, records = k.Pending(), k.Options()
 	case Ready:
 		kind, key = "list", k.Ready(group)
-	case Unack:
+	case InHand:
 		key = k.Unack(group)
-	case Retry:
+	case Retrying:
 		key = k.Retry(group)
 	case Dead:
 		key = k.Dead(group)
 	default:
-		return Page{}, fmt.Errorf("%w: there is no state %q; want %q, %q, %q, %q or %q", ErrInvalid, state, Pending, Ready, Unack, Retry, Dead)
+		return Page{}, fmt.Errorf("%w: there is no state %q; want %q, %q, %q, %q or %q", ErrInvalid, state, Waiting, Ready, InHand, Retrying, Dead)
 	}
 	score, id, err := parseCursor(kind, cursor)
 	if err != nil {
 		return Page{}, err
 	}
-	if state == Pending {
+	if state == Waiting {
 		group = ""
 	}
 	if err := t.Require(ctx, group); err != nil {
@@ -80,7 +80,7 @@ func (t *Topic) List(ctx context.Context, group string, state State, cursor stri
 		size = strconv.Itoa(bytes)
 	}
 	reply, err := run(ctx, t, (*redis.Cmd).Slice, t.NewCall(&queue.PageScript, queue.Target{Group: group}, "state", key, "records", records,
-		"kind", kind, "score", score, "id", id, "limit", limit, "leased", state == Unack, "bytes", size))
+		"kind", kind, "score", score, "id", id, "limit", limit, "leased", state == InHand, "bytes", size))
 	if err != nil {
 		return Page{}, err
 	}
@@ -117,12 +117,12 @@ func parseCursor(kind, cursor string) (score, id string, err error) {
 
 // Bucket is a span of time, and how many messages fall due in it.
 type Bucket struct {
-	From             time.Time
-	Pending, Retries int
+	From              time.Time
+	Waiting, Retrying int
 }
 
 // Upcoming counts the messages that fall due in each of n spans of time, a thousand spans at most.
-// It counts pending messages, and the retries of a group, if there is such a group. The first span
+// It counts waiting messages, and the retries of a group, if there is such a group. The first span
 // begins at from, or now if from is zero. It returns queue.ErrNotFound if there is no such topic.
 func (t *Topic) Upcoming(ctx context.Context, group string, from time.Time, width time.Duration, n int) ([]Bucket, error) {
 	if err := t.Require(ctx, ""); err != nil {

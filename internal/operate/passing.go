@@ -16,7 +16,7 @@ type Passing struct {
 	Now       time.Time
 	Published int // messages that the topic ever took
 	Replaced  int // of those, the ones that others replaced
-	Pending   int
+	Waiting   int
 	Messages  []Passed
 }
 
@@ -70,7 +70,7 @@ func readPassing(reply []any) (seen Passing, err error) {
 	if err != nil {
 		return seen, err
 	}
-	seen = Passing{Now: queue.Instant(read.Text("now")), Published: count(read.Part("published")), Replaced: count(read.Part("replaced")), Pending: read.Number("pending")}
+	seen = Passing{Now: queue.Instant(read.Text("now")), Published: count(read.Part("published")), Replaced: count(read.Part("replaced")), Waiting: read.Number("waiting")}
 	if seen.Now.IsZero() {
 		return Passing{}, fmt.Errorf("passing: the server says that it is %.64q", read.Text("now"))
 	}

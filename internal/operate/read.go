@@ -62,7 +62,7 @@ func readPage(reply []any, state State, kind, score string) (Page, error) {
 		if body, there := part.Part("body").(string); there {
 			m.Body = []byte(body)
 		}
-		if state != Pending {
+		if state != Waiting {
 			r := queue.ReadRecord(part.Text("record"))
 			m.Deliveries, m.Delivered, m.Reason = r.Count, r.Delivered(), r.Reason
 		}
@@ -114,7 +114,7 @@ func readUpcoming(reply []any, width time.Duration, n int) ([]Bucket, error) {
 	for i, span := range spans {
 		// A Duration might overflow.
 		from := time.UnixMilli(first.UnixMilli() + int64(i)*queue.CeilMillis(width))
-		buckets[i] = Bucket{From: from, Pending: span.Number("pending"), Retries: span.Number("retries")}
+		buckets[i] = Bucket{From: from, Waiting: span.Number("waiting"), Retrying: span.Number("retrying")}
 	}
 	return buckets, nil
 }

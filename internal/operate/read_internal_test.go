@@ -63,7 +63,7 @@ func FuzzPages(f *testing.F) {
 			return
 		}
 		reply := parts(text)
-		for _, state := range []State{Pending, Dead} {
+		for _, state := range []State{Waiting, Dead} {
 			page, err := readPage(reply, state, kind, score)
 			if err != nil {
 				checkRefusal(t, "page", err, len(page.Messages))
@@ -112,7 +112,7 @@ func FuzzUpcoming(f *testing.F) {
 			if want := buckets[0].From.UnixMilli() + int64(i)*width; b.From.UnixMilli() != want {
 				t.Errorf("span %d of %d ms begins at %v, not %v", i, width, b.From, time.UnixMilli(want))
 			}
-			if any(int64(b.Pending)) != reply[1+2*i] || any(int64(b.Retries)) != reply[2+2*i] {
+			if any(int64(b.Waiting)) != reply[1+2*i] || any(int64(b.Retrying)) != reply[2+2*i] {
 				t.Errorf("%q is read as %+v", reply, buckets)
 			}
 		}

@@ -188,7 +188,7 @@ func (t *Topic) notWaiting(ref Ref, found Found) error {
 	if ref.ID == "" {
 		what = "message " + found.ID
 	}
-	states := map[State]string{Ready: "ready", Unack: "in hand", Retry: "retrying", Dead: "dead", "": "ready or done with"}
+	states := map[State]string{Ready: "ready", InHand: "in hand", Retrying: "retrying", Dead: "dead", "": "ready or done with"}
 	var each []string
 	for _, g := range found.Groups {
 		each = append(each, fmt.Sprintf("%s in group %q", states[g.State], g.Group))

@@ -14,8 +14,8 @@ import (
 type Stats struct {
 	Now      time.Time
 	Messages int // bodies
-	Pending  int
-	NextDue  time.Time // of pending; zero: none
+	Waiting  int
+	NextDue  time.Time // of what waits; zero: none
 	DelayIDs int       // delay IDs that are taken
 	Counters Counters
 	Next     time.Time // when the scheduler looks next; zero: never
@@ -59,26 +59,26 @@ func readPause(text string) (p Pause) {
 
 // GroupStats is what a group of the topic holds.
 type GroupStats struct {
-	Name                      string
-	Ready, Unack, Retry, Dead int
-	OldestDue                 time.Time // of ready; zero: none, as for the times below
-	NextLease                 time.Time // the first deadline of unack
-	NextRetry, OldestDead     time.Time
-	Waiters, Resting, Held    int // waiting and resting subscriptions; valid leases
-	Paused                    Pause
-	MaxDeliveries             int
-	Retention                 time.Duration // negative: for ever
-	MaxDead                   int           // 0: no limit
-	Ends                      time.Time     // when the group is removed if it is not used
-	Suspects                  int           // messages whose last lease expired
-	Counters                  GroupCounters
-	Lateness                  queue.Lateness // of all deliveries
-	Latest                    time.Duration
-	LatestSince               time.Time // deliveries before are not in Latest
-	Seen                      time.Time // when a subscription last got a message
-	SingleActive              bool
-	Active                    queue.Active
-	Standby                   int // subscriptions that stand by
+	Name                          string
+	Ready, InHand, Retrying, Dead int
+	OldestDue                     time.Time // of ready; zero: none, as for the times below
+	NextLease                     time.Time // the first end of a lease
+	NextRetry, OldestDead         time.Time
+	Waiters, Resting, Held        int // waiting and resting subscriptions; valid leases
+	Paused                        Pause
+	MaxDeliveries                 int
+	Retention                     time.Duration // negative: for ever
+	MaxDead                       int           // 0: no limit
+	Ends                          time.Time     // when the group is removed if it is not used
+	Suspects                      int           // messages whose last lease expired
+	Counters                      GroupCounters
+	Lateness                      queue.Lateness // of all deliveries
+	Latest                        time.Duration
+	LatestSince                   time.Time // deliveries before are not in Latest
+	Seen                          time.Time // when a subscription last got a message
+	SingleActive                  bool
+	Active                        queue.Active
+	Standby                       int // subscriptions that stand by
 }
 
 // Counters is what a topic has counted since it was created.
@@ -171,7 +171,7 @@ func readStats(reply []any, groups *queue.Groups) (stats Stats, err error) {
 	if i := slices.IndexFunc(fields, func(part any) bool { return !isFields(part) }); i >= 0 {
 		return stats, fmt.Errorf("stats: unexpected reply: counters are %.64q", fmt.Sprint(fields[i]))
 	}
-	stats = Stats{Now: queue.Instant(r.Text("now")), Messages: r.Number("messages"), Pending: r.Number("pending"),
+	stats = Stats{Now: queue.Instant(r.Text("now")), Messages: r.Number("messages"), Waiting: r.Number("waiting"),
 		NextDue: queue.Instant(r.Text("next_due")), DelayIDs: r.Number("delay_ids"), Next: queue.Instant(r.Text("next")),
 		Paused: readPause(r.Text("paused")), Stream: groups.Stream, Recurs: r.Number("schedules") > 0}
 	total := readFields(r.Part("counters"))
@@ -199,8 +199,8 @@ func readStats(reply []any, groups *queue.Groups) (stats Stats, err error) {
 }
 
 func readGroupStats(name string, now time.Time, r queue.Reply) GroupStats {
-	g := GroupStats{Name: name, Ready: r.Number("ready"), Unack: r.Number("unack"), NextLease: queue.Instant(r.Text("first_deadline")),
-		Retry: r.Number("retry"), NextRetry: queue.Instant(r.Text("first_retry")), Dead: r.Number("dead"), OldestDead: queue.Instant(r.Text("first_death")),
+	g := GroupStats{Name: name, Ready: r.Number("ready"), InHand: r.Number("in_hand"), NextLease: queue.Instant(r.Text("first_deadline")),
+		Retrying: r.Number("retrying"), NextRetry: queue.Instant(r.Text("first_retry")), Dead: r.Number("dead"), OldestDead: queue.Instant(r.Text("first_death")),
 		Waiters: r.Number("waiters"), Resting: r.Number("resting"), Paused: readPause(r.Text("paused")), Ends: queue.Instant(r.Text("ends")),
 		Held: r.Number("held"), Suspects: r.Number("suspects"), Standby: r.Number("standbys"), Active: queue.ReadActive(r.Text("active"))}
 	counted := readFields(r.Part("stats"))

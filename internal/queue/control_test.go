@@ -112,7 +112,7 @@ func TestOperationsDoNotMakeATopic(t *testing.T) {
 				"resume":     only(none.Resume(ctx, "")),
 				"stats":      only(none.Stats(ctx)),
 				"list":       only(none.List(ctx, "a", operate.Dead, "", 1, 0)),
-				"pending":    only(none.List(ctx, "", operate.Pending, "", 1, 0)),
+				"pending":    only(none.List(ctx, "", operate.Waiting, "", 1, 0)),
 				"upcoming":   only(none.Upcoming(ctx, "a", time.Time{}, time.Second, 1)),
 				"passing":    only(none.Passing(ctx, time.Time{}, time.Second, nil)),
 				"find":       only(none.Find(ctx, operate.Ref{ID: "x"})),
@@ -129,13 +129,13 @@ func TestOperationsDoNotMakeATopic(t *testing.T) {
 func TestGroupsThatDoNotExistAreNotFound(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(in("x", time.Hour))
-		for _, state := range []operate.State{operate.Ready, operate.Unack, operate.Retry, operate.Dead} {
+		for _, state := range []operate.State{operate.Ready, operate.InHand, operate.Retrying, operate.Dead} {
 			require.NoError(t, only(w.topic.List(ctx, "a", state, "", 1, 0)))
 			err := only(w.topic.List(ctx, "b", state, "", 1, 0))
 			require.ErrorIs(t, err, queue.ErrNotFound)
 			require.ErrorContains(t, err, `"b"`)
 		}
-		page, err := w.topic.List(ctx, "b", operate.Pending, "", 1, 0)
+		page, err := w.topic.List(ctx, "b", operate.Waiting, "", 1, 0)
 		require.NoError(t, err)
 		require.Len(t, page.Messages, 1, "it is in no group")
 	}, "a")
@@ -331,7 +331,7 @@ func TestPagesOfAStateStayRightWhileMessagesComeAndGo(t *testing.T) {
 		w.publish(messages...)
 		var got []string
 		for cursor, pages := "", 0; ; pages++ {
-			page, err := w.topic.List(ctx, "", operate.Pending, cursor, 3, 1<<20)
+			page, err := w.topic.List(ctx, "", operate.Waiting, cursor, 3, 1<<20)
 			require.NoError(t, err)
 			for _, m := range page.Messages {
 				require.Equal(t, w.name[m.ID], string(m.Body))
@@ -410,7 +410,7 @@ func TestUpcomingLoadIsExact(t *testing.T) {
 		require.NoError(t, err)
 		var counts []int
 		for i, b := range buckets {
-			counts = append(counts, b.Pending)
+			counts = append(counts, b.Waiting)
 			require.Equal(t, from.Add(time.Duration(i)*time.Second).UnixMilli(), b.From.UnixMilli())
 		}
 		require.Equal(t, []int{3, 2, 1}, counts)
@@ -426,12 +426,12 @@ func TestStatsCountEveryState(t *testing.T) {
 		stats, err := w.topic.Stats(ctx)
 		require.NoError(t, err)
 		require.Equal(t, 5, stats.Messages)
-		require.Equal(t, 1, stats.Pending)
+		require.Equal(t, 1, stats.Waiting)
 		require.Equal(t, int64(w.score(w.keys.Pending(), "pending")), stats.NextDue.UnixMilli())
 		require.Len(t, stats.Groups, 2)
 		a, b := stats.Groups[0], stats.Groups[1]
-		require.Equal(t, []int{1, 1, 1, 1}, []int{a.Ready, a.Unack, a.Retry, a.Dead})
-		require.Equal(t, []int{4, 0, 0, 0}, []int{b.Ready, b.Unack, b.Retry, b.Dead})
+		require.Equal(t, []int{1, 1, 1, 1}, []int{a.Ready, a.InHand, a.Retrying, a.Dead})
+		require.Equal(t, []int{4, 0, 0, 0}, []int{b.Ready, b.InHand, b.Retrying, b.Dead})
 		require.Equal(t, int64(w.score(w.keys.Retry("a"), "retried")), a.NextRetry.UnixMilli())
 		require.Equal(t, int64(w.score(w.keys.Dead("a"), "dead")), a.OldestDead.UnixMilli())
 		require.Equal(t, standard.MaxDeliveries, a.MaxDeliveries)
@@ -644,7 +644,7 @@ func TestSinceWhenAMessageIsInHand(t *testing.T) {
 		require.GreaterOrEqual(t, since.UnixMilli(), before)
 		require.LessOrEqual(t, since.UnixMilli(), w.now())
 		places := func() (listed, found time.Time) {
-			page, err := w.topic.List(ctx, "a", operate.Unack, "", 10, 0)
+			page, err := w.topic.List(ctx, "a", operate.InHand, "", 10, 0)
 			require.NoError(t, err)
 			require.Len(t, page.Messages, 1)
 			one, err := w.topic.Find(ctx, operate.Ref{ID: w.id["x"]})
@@ -663,7 +663,7 @@ func TestSinceWhenAMessageIsInHand(t *testing.T) {
 		w.do(sub.group.ExtendCalls(held(again), time.Hour)...)
 		check()
 		sub.nack(queue.Failure{Leased: &again.Messages[0], Retry: queue.In(time.Hour)})
-		page, err := w.topic.List(ctx, "a", operate.Retry, "", 10, 0)
+		page, err := w.topic.List(ctx, "a", operate.Retrying, "", 10, 0)
 		require.NoError(t, err)
 		require.Zero(t, page.Messages[0].Since)
 	})

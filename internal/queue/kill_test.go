@@ -26,7 +26,7 @@ func TestKilledMessageInHandIsDeadAndItsHolderIsTold(t *testing.T) {
 		w.publishNow("x", "y")
 		s := w.sub("a")
 		claimed := held(s.claim(2, signing(inbox.channel+"|7")))
-		require.Equal(t, operate.Unack, w.kill("a", "x"))
+		require.Equal(t, operate.InHand, w.kill("a", "x"))
 		require.Equal(t, []string{"7 extend"}, inbox.received())
 		require.Equal(t, "0 d - killed: poison", w.recordOf("a", "x"))
 		extend := s.group.ExtendCalls(claimed, time.Hour)
@@ -47,7 +47,7 @@ func TestKilledMessageInHandIsDeadAndItsHolderIsTold(t *testing.T) {
 func TestKilledMessageThatWaits(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(in("x", time.Hour).with(queue.Options{DelayID: "x"}))
-		require.Equal(t, operate.Pending, w.kill("a", "x"))
+		require.Equal(t, operate.Waiting, w.kill("a", "x"))
 		for _, g := range []string{"a", "b"} {
 			require.Equal(t, "0 - - killed: poison", w.recordOf(g, "x"))
 			require.True(t, w.Client.ZScore(ctx, w.keys.Dead(g), w.id["x"]).Err() == nil)
@@ -63,7 +63,7 @@ func TestKilledMessageThatWaits(t *testing.T) {
 		w.publishNow("y")
 		s := w.sub("a")
 		s.nack(failed(held(s.claim(1))[0], after(time.Hour)))
-		require.Equal(t, operate.Retry, w.kill("a", "y"))
+		require.Equal(t, operate.Retrying, w.kill("a", "y"))
 		require.Equal(t, "1 - - killed: poison", w.recordOf("a", "y"))
 		require.ErrorIs(t, only(w.topic.Kill(ctx, "unknown", w.id["y"], "")), queue.ErrNotFound)
 		require.ErrorIs(t, only(w.topic.Kill(ctx, "a", "01M7Y3SQGNBVX5P66MY8JV56FH", "")), queue.ErrNotFound)

@@ -74,7 +74,7 @@ func TestOrderIsNotThatOfTheServersLocale(t *testing.T) {
 		w.publish(at("0", due), at("1", due), at("2", due), at("3", due), at("4", due))
 		var found []string
 		for cursor, more := "", true; more; more = cursor != "" && len(found) < 9 {
-			page, err := w.topic.List(ctx, "", operate.Pending, cursor, 2, 1<<20)
+			page, err := w.topic.List(ctx, "", operate.Waiting, cursor, 2, 1<<20)
 			require.NoError(t, err)
 			for _, m := range page.Messages {
 				found = append(found, w.name[m.ID])

@@ -56,12 +56,12 @@ func (m *model) unsure(name string) bool {
 	return near(n.free) || near(m.due(n.owner))
 }
 
-// due is when a pending message is due, or 0.
-func (m *model) due(id string) int64 { return m.picture.Pending[id] }
+// due is when a waiting message is due, or 0.
+func (m *model) due(id string) int64 { return m.picture.Waiting[id] }
 
-// pends tells whether a message is pending.
+// pends tells whether a message is waiting.
 func (m *model) pends(id string) bool {
-	_, ok := m.picture.Pending[id]
+	_, ok := m.picture.Waiting[id]
 	return ok
 }
 
@@ -168,7 +168,7 @@ func (m *model) elapse(d time.Duration) {
 	}
 }
 
-// forgetName frees the delay ID of a message that is not pending any more.
+// forgetName frees the delay ID of a message that is not waiting any more.
 func (m *model) forgetName(id string) {
 	maps.DeleteFunc(m.taken, func(_ string, n *nameOf) bool { return n.owner == id })
 }
@@ -189,7 +189,7 @@ func (m *model) cancelNamed(t *rapid.T) {
 		m.still(func() { require.ErrorIs(t, cancel(), operate.ErrTooLate) })
 	default:
 		m.step(func() { require.NoError(t, cancel()) }, func(p *picture, _, _ int64) bool {
-			delete(p.Pending, owner)
+			delete(p.Waiting, owner)
 			return true
 		})
 		m.forgetName(owner)
@@ -197,7 +197,7 @@ func (m *model) cancelNamed(t *rapid.T) {
 	}
 }
 
-// renamed foresees what a new due time of a pending message makes of its delay ID. It is refused if
+// renamed foresees what a new due time of a waiting message makes of its delay ID. It is refused if
 // another message has that by now.
 func (m *model) renamed(id string, wait time.Duration, now int64) (names map[string]*nameOf, refused, unsure bool) {
 	o := m.options[id]

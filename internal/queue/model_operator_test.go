@@ -22,7 +22,7 @@ func (m *model) waiting(t *rapid.T) (id string, retries []string) {
 		t.Skip("no message")
 	}
 	all := slices.Sorted(maps.Keys(m.name))
-	if waits := slices.Sorted(maps.Keys(m.picture.Pending)); len(waits) > 0 && rapid.Bool().Draw(t, "pending") {
+	if waits := slices.Sorted(maps.Keys(m.picture.Waiting)); len(waits) > 0 && rapid.Bool().Draw(t, "pending") {
 		all = waits
 	}
 	id = rapid.SampledFrom(all).Draw(t, "message")
@@ -51,7 +51,7 @@ func (m *model) cancel(t *rapid.T) {
 		return
 	}
 	m.step(func() { require.NoError(t, m.topic.Cancel(ctx, operate.Ref{ID: id})) }, func(p *picture, _, _ int64) bool {
-		delete(p.Pending, id)
+		delete(p.Waiting, id)
 		for _, g := range retries {
 			delete(p.Groups[g].Retry, id)
 			p.drop(id)
@@ -87,8 +87,8 @@ func (m *model) rescheduleTo(t *rapid.T, id string, retries []string, wait time.
 			if wait > 0 {
 				due = up + wait.Milliseconds()
 			}
-			if _, pends := p.Pending[id]; pends {
-				p.Pending[id] = due
+			if _, pends := p.Waiting[id]; pends {
+				p.Waiting[id] = due
 			}
 			for _, g := range retries {
 				p.Groups[g].Retry[id] = due
@@ -156,18 +156,18 @@ func (m *model) kill(t *rapid.T) {
 		t.Skip("it is ready, or the group is gone")
 	}
 	kill := func() (operate.State, error) { return m.topic.Kill(ctx, g, id, "killed") }
-	_, pends := m.picture.Pending[id]
-	_, held := in.Unack[id]
+	_, pends := m.picture.Waiting[id]
+	_, held := in.InHand[id]
 	_, retries := in.Retry[id]
 	_, dead := in.Dead[id]
 	var want operate.State
 	switch {
 	case pends:
-		want = operate.Pending
+		want = operate.Waiting
 	case held:
-		want = operate.Unack
+		want = operate.InHand
 	case retries:
-		want = operate.Retry
+		want = operate.Retrying
 	case dead:
 		m.unchanged(func() {
 			state, err := kill()
@@ -195,11 +195,11 @@ func (m *model) kill(t *rapid.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, state)
 	}, func(p *picture, now, _ int64) bool {
-		delete(p.Groups[g].Unack, id)
+		delete(p.Groups[g].InHand, id)
 		delete(p.Groups[g].Retry, id)
 		p.Groups[g].Dead[id] = now
 		if pends {
-			delete(p.Pending, id)
+			delete(p.Waiting, id)
 			for _, other := range p.Groups {
 				other.Dead[id] = now
 			}

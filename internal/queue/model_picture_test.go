@@ -21,17 +21,17 @@ import (
 
 // picture is all that a topic has, with times in ms by the server's clock.
 type picture struct {
-	Pending map[string]int64 // id -> due
+	Waiting map[string]int64 // id -> due
 	Refs    map[string]int   // id -> groups that have it, only where it came to several
 	Groups  map[string]*inGroup
 }
 
 // inGroup is what a group has.
 type inGroup struct {
-	Ready []readied
-	Unack map[string]byLease
-	Retry map[string]int64 // id -> due
-	Dead  map[string]int64 // id -> death
+	Ready  []readied
+	InHand map[string]byLease
+	Retry  map[string]int64 // id -> due
+	Dead   map[string]int64 // id -> death
 }
 
 type readied struct {
@@ -45,7 +45,7 @@ type byLease struct {
 }
 
 func newInGroup() *inGroup {
-	return &inGroup{Unack: map[string]byLease{}, Retry: map[string]int64{}, Dead: map[string]int64{}}
+	return &inGroup{InHand: map[string]byLease{}, Retry: map[string]int64{}, Dead: map[string]int64{}}
 }
 
 func newPicture() *picture {
@@ -53,9 +53,9 @@ func newPicture() *picture {
 }
 
 func (p *picture) clone() *picture {
-	c := &picture{maps.Clone(p.Pending), maps.Clone(p.Refs), map[string]*inGroup{}}
+	c := &picture{maps.Clone(p.Waiting), maps.Clone(p.Refs), map[string]*inGroup{}}
 	for name, g := range p.Groups {
-		c.Groups[name] = &inGroup{slices.Clone(g.Ready), maps.Clone(g.Unack), maps.Clone(g.Retry), maps.Clone(g.Dead)}
+		c.Groups[name] = &inGroup{slices.Clone(g.Ready), maps.Clone(g.InHand), maps.Clone(g.Retry), maps.Clone(g.Dead)}
 	}
 	return c
 }
@@ -78,7 +78,7 @@ func (g *inGroup) ids() map[string]bool {
 	for _, r := range g.Ready {
 		all[r.ID] = true
 	}
-	for id := range g.Unack {
+	for id := range g.InHand {
 		all[id] = true
 	}
 	for _, state := range []map[string]int64{g.Retry, g.Dead} {
@@ -92,7 +92,7 @@ func (g *inGroup) ids() map[string]bool {
 // ids are those of all messages.
 func (p *picture) ids() map[string]bool {
 	all := map[string]bool{}
-	for id := range p.Pending {
+	for id := range p.Waiting {
 		all[id] = true
 	}
 	for _, g := range p.Groups {
@@ -148,7 +148,7 @@ func (p *picture) promote(now int64) {
 	if len(p.Groups) == 0 {
 		return
 	}
-	fresh := due(p.Pending, now)
+	fresh := due(p.Waiting, now)
 	for _, r := range fresh {
 		p.enter(r.ID)
 	}
@@ -161,16 +161,16 @@ func (p *picture) promote(now int64) {
 
 // publish takes in messages. What is due goes to ready at once, if nothing waits that is due, too.
 func (p *picture) publish(ids []string, waits []time.Duration, now, up int64) {
-	direct := len(p.Groups) > 0 && !overdue(p.Pending, now)
+	direct := len(p.Groups) > 0 && !overdue(p.Waiting, now)
 	for _, g := range p.Groups {
 		direct = direct && !overdue(g.Retry, now)
 	}
 	for i, id := range ids {
 		switch {
 		case waits[i] > 0:
-			p.Pending[id] = up + waits[i].Milliseconds()
+			p.Waiting[id] = up + waits[i].Milliseconds()
 		case !direct:
-			p.Pending[id] = now
+			p.Waiting[id] = now
 		default:
 			p.enter(id)
 			for _, g := range p.Groups {
@@ -185,7 +185,7 @@ func (g *inGroup) back(taken []*queue.Leased) {
 	var came []readied
 	for _, l := range taken {
 		came = append(came, ready(l.ID, l.Token))
-		delete(g.Unack, l.ID)
+		delete(g.InHand, l.ID)
 	}
 	g.Ready = append(came, g.Ready...)
 }
@@ -196,10 +196,10 @@ func (g *inGroup) back(taken []*queue.Leased) {
 func (g *inGroup) expire(now int64, order map[string]float64, together bool, dies func(id string) bool) {
 	var over []string
 	first := int64(math.MaxInt64)
-	for _, h := range g.Unack {
+	for _, h := range g.InHand {
 		first = min(first, h.Until)
 	}
-	for id, h := range g.Unack {
+	for id, h := range g.InHand {
 		if h.Until <= now || together && first <= now {
 			over = append(over, id)
 		}
@@ -207,8 +207,8 @@ func (g *inGroup) expire(now int64, order map[string]float64, together bool, die
 	slices.SortFunc(over, func(a, b string) int { return cmp.Or(cmp.Compare(order[a], order[b]), cmp.Compare(a, b)) })
 	var front []readied
 	for _, id := range over {
-		came := ready(id, g.Unack[id].Token)
-		delete(g.Unack, id)
+		came := ready(id, g.InHand[id].Token)
+		delete(g.InHand, id)
 		if dies(id) {
 			g.Dead[id] = now
 			continue
@@ -261,13 +261,13 @@ func (p *picture) shift(ms int64) {
 			state[id] -= ms
 		}
 	}
-	move(p.Pending)
+	move(p.Waiting)
 	for _, g := range p.Groups {
 		move(g.Retry)
 		move(g.Dead)
-		for id, h := range g.Unack {
+		for id, h := range g.InHand {
 			h.Until -= ms
-			g.Unack[id] = h
+			g.InHand[id] = h
 		}
 	}
 }
@@ -352,7 +352,7 @@ func (m *model) look() *picture {
 		}
 	}
 	p := newPicture()
-	scores(p.Pending, pending.Val())
+	scores(p.Waiting, pending.Val())
 	for id, n := range refs.Val() {
 		p.Refs[id], _ = strconv.Atoi(n)
 	}
@@ -366,10 +366,10 @@ func (m *model) look() *picture {
 		leases := r.leases.Val()
 		for _, z := range r.unack.Val() {
 			id := z.Member.(string)
-			g.Unack[id] = byLease{int64(math.Floor(z.Score)), leases[id]}
+			g.InHand[id] = byLease{int64(math.Floor(z.Score)), leases[id]}
 			m.order[name][id] = z.Score
 		}
-		require.Len(m.t, leases, len(g.Unack), "leases of group %s", name)
+		require.Len(m.t, leases, len(g.InHand), "leases of group %s", name)
 		scores(g.Retry, r.retry.Val())
 		scores(g.Dead, r.dead.Val())
 	}

@@ -81,7 +81,7 @@ func (m *model) publishAll(messages []message, waits []time.Duration) []queue.Me
 	m.step(publish, func(p *picture, now, up int64) bool {
 		p.publish(ids, after, now, up)
 		for _, id := range plan.replaced {
-			delete(p.Pending, id)
+			delete(p.Waiting, id)
 		}
 		return true
 	})
@@ -104,7 +104,7 @@ func (m *model) promote(t *rapid.T) {
 		p.promote(now)
 		expired, purge := false, false
 		for name, g := range p.Groups {
-			for _, h := range g.Unack {
+			for _, h := range g.InHand {
 				expired = expired || h.Until <= now
 			}
 			keep, most := m.groups[name].Retention, m.groups[name].MaxDead
@@ -114,7 +114,7 @@ func (m *model) promote(t *rapid.T) {
 	})
 	for _, g := range turn.Failed {
 		require.Equal(t, inTurns, g)
-		require.Empty(t, m.picture.Groups[g].Unack, "only leases tell whether it lives")
+		require.Empty(t, m.picture.Groups[g].InHand, "only leases tell whether it lives")
 		m.still(func() { require.NoError(t, only(m.topic.Succeed(ctx, g))) })
 		m.active.Subscription = ""
 	}
@@ -161,13 +161,13 @@ func (m *model) claim(t *rapid.T) {
 	want, blocked, room := []string{}, 0, math.MaxInt
 	rests := false // another subscription is active
 	ends := m.world.active(inTurns).Ends
-	over := !ends.IsZero() && ends.UnixMilli() <= m.now() && len(m.picture.Groups[g].Unack) == 0
+	over := !ends.IsZero() && ends.UnixMilli() <= m.now() && len(m.picture.Groups[g].InHand) == 0
 	if g == inTurns && (m.active == nil || m.active.Subscription == "" || over) && limit > 0 {
-		require.Empty(t, m.picture.Groups[g].Unack)
+		require.Empty(t, m.picture.Groups[g].InHand)
 		m.active = &queue.Active{Subscription: s.id, Epoch: -1} // which is checked below
 	} else if g == inTurns {
 		rests = m.active == nil || m.active.Subscription != s.id || over
-		for _, l := range m.picture.Groups[g].Unack {
+		for _, l := range m.picture.Groups[g].InHand {
 			rests = rests || l.Until <= m.now() // all leases end with this one
 		}
 	}
@@ -188,7 +188,7 @@ func (m *model) claim(t *rapid.T) {
 	m.step(func() { claimed = s.ask(c) }, func(p *picture, now, _ int64) bool {
 		in := p.Groups[g]
 		for _, r := range in.Ready[:len(want)] {
-			in.Unack[r.ID] = byLease{now + c.Lease.Milliseconds(), fmt.Sprintf("%s:%d:%d:%d", s.id, c.Number, now, r.Due)}
+			in.InHand[r.ID] = byLease{now + c.Lease.Milliseconds(), fmt.Sprintf("%s:%d:%d:%d", s.id, c.Number, now, r.Due)}
 		}
 		in.Ready = slices.Clip(in.Ready[len(want):])
 		return true
@@ -260,7 +260,7 @@ func (m *model) ack(t *rapid.T) {
 	calls := append(s.group.DropCalls(taken[:dropped]), s.group.AckCalls(taken[dropped:])...)
 	m.settle(calls, taken, func(p *picture, _, _ int64) {
 		for _, l := range taken {
-			delete(p.Groups[s.group.Name].Unack, l.ID)
+			delete(p.Groups[s.group.Name].InHand, l.ID)
 			p.drop(l.ID)
 		}
 	})
@@ -340,11 +340,11 @@ func (m *model) fail(t *rapid.T, s *sub, taken []*queue.Leased, dies func() bool
 	m.settle(s.group.NackCalls(failures), taken, func(p *picture, now, up int64) {
 		in := p.Groups[g]
 		for id := range dead {
-			delete(in.Unack, id)
+			delete(in.InHand, id)
 			in.Dead[id] = now
 		}
 		for id, wait := range waits {
-			delete(in.Unack, id)
+			delete(in.InHand, id)
 			in.Retry[id] = up + wait.Milliseconds()
 		}
 		in.back(back)
@@ -377,7 +377,7 @@ func (m *model) extend(t *rapid.T) {
 		}
 	}, func(p *picture, now, _ int64) bool {
 		for _, l := range all {
-			p.Groups[s.group.Name].Unack[l.ID] = byLease{now + time.Hour.Milliseconds(), l.Token}
+			p.Groups[s.group.Name].InHand[l.ID] = byLease{now + time.Hour.Milliseconds(), l.Token}
 		}
 		return true
 	})
@@ -486,7 +486,7 @@ func (m *model) expire(t *rapid.T) {
 	var left []leased
 	for _, l := range m.inHand {
 		g := l.sub.group.Name
-		if _, ok := m.picture.Groups[g].Unack[l.ID]; ok {
+		if _, ok := m.picture.Groups[g].InHand[l.ID]; ok {
 			left = append(left, l)
 			continue
 		}

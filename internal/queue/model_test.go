@@ -190,7 +190,7 @@ func (m *model) checkActive() {
 	}
 	got.Ends = m.active.Ends // at most times, nobody can say to the millisecond
 	require.Equal(m.t, *m.active, got)
-	for _, l := range m.picture.Groups[inTurns].Unack {
+	for _, l := range m.picture.Groups[inTurns].InHand {
 		require.Equal(m.t, m.active.Subscription, queue.SubscriptionOf(l.Token))
 	}
 }
@@ -256,7 +256,7 @@ func (m *model) check(t *rapid.T) {
 	m.checkActive()
 	leases := 0
 	for g := range m.groups {
-		leases += len(m.picture.Groups[g].Unack)
+		leases += len(m.picture.Groups[g].InHand)
 		suspects := map[string]string{}
 		records := m.Client.HGetAll(ctx, m.keys.Deliveries(g)).Val()
 		for id, k := range m.has[g] {
@@ -270,7 +270,7 @@ func (m *model) check(t *rapid.T) {
 		require.Equal(t, suspects, m.Client.HGetAll(ctx, m.keys.Suspects(g)).Val(), "suspects of group %s", g)
 	}
 	for _, l := range m.inHand {
-		require.Equal(t, l.Token, m.picture.Groups[l.sub.group.Name].Unack[l.ID].Token)
+		require.Equal(t, l.Token, m.picture.Groups[l.sub.group.Name].InHand[l.ID].Token)
 		leases--
 	}
 	require.Zero(t, leases, "more leases than are in hand")

@@ -119,8 +119,8 @@ func TestRetryIsLeftAloneIfAnotherGroupDoesNotWait(t *testing.T) {
 				})
 				found, err := w.topic.FindRetrying(ctx, "x")
 				require.NoError(t, err)
-				require.Equal(t, operate.Retry, found.Groups[0].State)
-				require.Equal(t, map[string]operate.State{"ready": operate.Ready, "in hand": operate.Unack, "dead": operate.Dead}[state], found.Groups[1].State)
+				require.Equal(t, operate.Retrying, found.Groups[0].State)
+				require.Equal(t, map[string]operate.State{"ready": operate.Ready, "in hand": operate.InHand, "dead": operate.Dead}[state], found.Groups[1].State)
 
 				// One such message keeps all of them.
 				w.retries("later", "a")

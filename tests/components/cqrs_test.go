@@ -131,11 +131,11 @@ func TestCommandsAndEventsCanBeNamed(t *testing.T) {
 		for _, topic := range []string{"SendFeedbackForm", "OrderPaid"} {
 			stats, err := operator.Stats(t.Context(), topic)
 			require.NoError(t, err)
-			require.Equal(t, 1, stats.Pending)
+			require.Equal(t, 1, stats.Waiting)
 			require.NoError(t, operator.Cancel(t.Context(), topic, admin.ByDelayID("order 1")))
 			stats, err = operator.Stats(t.Context(), topic)
 			require.NoError(t, err)
-			require.Zero(t, stats.Pending)
+			require.Zero(t, stats.Waiting)
 		}
 	})
 }

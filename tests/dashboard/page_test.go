@@ -28,7 +28,7 @@ var axe string
 // pages are the addresses of all pages. The topic has a message that waits and a dead letter.
 func (s *site) pages(topic string) map[string]string {
 	s.t.Helper()
-	waiting, err := s.admin.List(ctx, topic, admin.Query{State: admin.Pending, Limit: 1})
+	waiting, err := s.admin.List(ctx, topic, admin.Query{State: admin.Waiting, Limit: 1})
 	require.NoError(s.t, err)
 	q := url.QueryEscape(topic)
 	stats, err := s.admin.Stats(ctx, topic)

@@ -122,7 +122,7 @@ func TestLateMessagesShowWhoHoldsThemUp(t *testing.T) {
 		b.sees(`The subscribers of group "billing" of topic "orders" do not keep up`)
 		b.click("Topic")
 		b.sees("Consumers", "process", group)
-		b.do(chromedp.Click(`a[href*="state=unack"]`, chromedp.ByQuery))
+		b.do(chromedp.Click(`a[href*="state=in_hand"]`, chromedp.ByQuery))
 		b.sees("1 message in this state", "Lease ends")
 		b.do(chromedp.Click(`main a.row`, chromedp.ByQuery))
 		b.sees("In hand of a consumer", "dashboard.test on", `slow`)

@@ -429,9 +429,9 @@ func deliverAll(t *testing.T, client redis.UniversalClient, state state) (n int)
 	defer end()
 	operator, err := admin.New(admin.Config{Client: client})
 	require.NoError(t, err)
-	pending, err := operator.List(ctx, "t", admin.Query{State: admin.Pending})
+	waiting, err := operator.List(ctx, "t", admin.Query{State: admin.Waiting})
 	require.NoError(t, err)
-	for _, m := range pending.Messages {
+	for _, m := range waiting.Messages {
 		require.NoError(t, operator.DeliverNow(ctx, "t", admin.ByID(m.ID)))
 	}
 	for group, comes := range state.comes {

@@ -59,7 +59,7 @@ func newDesk(t *testing.T, server *redistest.Instance, p *faulttest.Proxy) *desk
 	}
 	require.NoError(t, publisher.Close())
 	d.kill("a")
-	require.Equal(t, map[string]string{"waits": "pending", "ready": "ready", "dead": "dead"}, d.states("a"))
+	require.Equal(t, map[string]string{"waits": "waiting", "ready": "ready", "dead": "dead"}, d.states("a"))
 	return d
 }
 
@@ -86,7 +86,7 @@ func (d *desk) kill(group string) {
 func (d *desk) states(group string) map[string]string {
 	d.t.Helper()
 	found := map[string]string{}
-	for _, state := range []admin.State{admin.Pending, admin.Ready, admin.InHand, admin.Retrying, admin.Dead} {
+	for _, state := range []admin.State{admin.Waiting, admin.Ready, admin.InHand, admin.Retrying, admin.Dead} {
 		page, err := d.onlook.List(d.t.Context(), "t", admin.Query{Group: group, State: state})
 		if errors.Is(err, admin.ErrNotFound) { // the topic or the group is gone
 			return found
@@ -167,7 +167,7 @@ func retries(d *desk) {
 	d.states("a")
 	require.NoError(d.t, only(d.onlook.Kill(d.t.Context(), "t", "a", d.id["again"], "")))
 	require.NoError(d.t, d.onlook.Requeue(d.t.Context(), "t", "a", d.id["again"]))
-	require.Equal(d.t, "retry", d.states("a")["again"])
+	require.Equal(d.t, "retrying", d.states("a")["again"])
 }
 
 // cancels takes that message back.
@@ -197,16 +197,16 @@ var operations = map[string]operation{
 			_, _, err := queue.NewTopic(servers.MustClient(d.client), redisdelay.DefaultKeyPrefix, "t").Purge(d.t.Context())
 			return err
 		},
-		want: map[string]string{"waits": "pending", "ready": "ready"},
+		want: map[string]string{"waits": "waiting", "ready": "ready"},
 	},
 	"remove": {
 		do: func(d *desk) error {
 			_, err := d.admin.DeleteGroup(d.t.Context(), "t", "a", false)
 			return err
 		},
-		want: map[string]string{"waits": "pending"},
+		want: map[string]string{"waits": "waiting"},
 		holds: func(d *desk) {
-			require.Equal(d.t, map[string]string{"waits": "pending", "ready": "ready", "dead": "ready"}, d.states("b"))
+			require.Equal(d.t, map[string]string{"waits": "waiting", "ready": "ready", "dead": "ready"}, d.states("b"))
 		},
 	},
 	"reschedule": {
@@ -221,13 +221,13 @@ var operations = map[string]operation{
 	},
 	"requeue": {
 		do:   func(d *desk) error { return d.admin.Requeue(d.t.Context(), "t", "a", d.id["dead"]) },
-		want: map[string]string{"waits": "pending", "ready": "ready", "dead": "retry"}, // at once
+		want: map[string]string{"waits": "waiting", "ready": "ready", "dead": "retrying"}, // at once
 	},
 	"discard": {
 		do:   func(d *desk) error { return d.admin.DeleteDead(d.t.Context(), "t", "a", d.id["dead"]) },
-		want: map[string]string{"waits": "pending", "ready": "ready"},
+		want: map[string]string{"waits": "waiting", "ready": "ready"},
 		holds: func(d *desk) {
-			require.Equal(d.t, map[string]string{"waits": "pending", "ready": "ready", "dead": "ready"}, d.states("b"))
+			require.Equal(d.t, map[string]string{"waits": "waiting", "ready": "ready", "dead": "ready"}, d.states("b"))
 		},
 	},
 	"kill": {
@@ -235,9 +235,9 @@ var operations = map[string]operation{
 			_, err := d.admin.Kill(d.t.Context(), "t", "a", d.id["ready"], "")
 			return err
 		},
-		want: map[string]string{"waits": "pending", "ready": "dead", "dead": "dead"},
+		want: map[string]string{"waits": "waiting", "ready": "dead", "dead": "dead"},
 		holds: func(d *desk) {
-			require.Equal(d.t, map[string]string{"waits": "pending", "ready": "ready", "dead": "ready"}, d.states("b"))
+			require.Equal(d.t, map[string]string{"waits": "waiting", "ready": "ready", "dead": "ready"}, d.states("b"))
 		},
 	},
 	"look": {do: read(func(d *desk, a *admin.Admin) (int, error) {
@@ -301,14 +301,14 @@ var operations = map[string]operation{
 	"seek": {
 		prepare: retries,
 		do:      cancels,
-		want:    map[string]string{"waits": "pending", "ready": "ready", "dead": "dead"},
+		want:    map[string]string{"waits": "waiting", "ready": "ready", "dead": "dead"},
 	},
 	"recall": {
 		prepare: retries,
 		do: func(d *desk) error {
 			return d.admin.Reschedule(d.t.Context(), "t", admin.ByDelayID("again"), admin.In(3*time.Hour))
 		},
-		want: map[string]string{"waits": "pending", "ready": "ready", "dead": "dead", "again": "retry"},
+		want: map[string]string{"waits": "waiting", "ready": "ready", "dead": "dead", "again": "retrying"},
 		holds: func(d *desk) {
 			m, err := d.onlook.Get(d.t.Context(), "t", admin.ByID(d.id["again"]))
 			require.NoError(d.t, err)
@@ -320,7 +320,7 @@ var operations = map[string]operation{
 	"ranges": {
 		prepare: repeat, // so that Check looks for the other entry
 		do:      checks,
-		want:    map[string]string{"waits": "pending", "ready": "ready and ready", "dead": "dead"},
+		want:    map[string]string{"waits": "waiting", "ready": "ready and ready", "dead": "dead"},
 		holds:   func(d *desk) { require.NoError(d.t, d.direct.RPop(d.t.Context(), d.keys.Ready("a")).Err()) },
 	},
 	"mend": {

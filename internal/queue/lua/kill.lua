@@ -35,14 +35,14 @@
 -- ARGV of each group
 --   name  text:
 --
--- A pending message is in no group yet, so it becomes a dead letter of all groups. Its delay id is
+-- A waiting message is in no group yet, so it becomes a dead letter of all groups. Its delay id is
 -- free. The handler that has a message learns of it, because its subscription is told to extend its
 -- leases. A call looks at some entries of ready. An entry that it finds gets an id of zeros,
 -- and the claim that comes to it drops it: to take it out would search all of ready.
 -- Returns {"stale"} when the group set has changed, {"unregistered"} if there is no such group,
 -- {"missing"} if there is no such message, else
 -- REPLY
---   state   text: that the message had: "pending", "ready", "unack", "retry" or "dead", which
+--   state   text: that the message had: "waiting", "ready", "in_hand", "retrying" or "dead", which
 --           changes nothing; or "searching" if the message was not among the entries
 --   length  number: of ready, if it was not among them; else 0
 -- Twice: the second run returns the remembered result of the first.
@@ -122,7 +122,7 @@ if waits then
   for g = 1, group_count do
     bury(g)
   end
-  return done('pending')
+  return done('waiting')
 end
 --@each group number dead
 if redis.call('ZSCORE', dead, id) then
@@ -135,12 +135,12 @@ if held then
   bury(number)
   local address = string.match(holder or '', '^%S+ %S+ %S+ %S+ %S+ %S+ %S+ (.*)$')
   post(address or '', 'extend')
-  return done('unack')
+  return done('in_hand')
 end
 if retries then
   redis.call('ZREM', retry, id)
   bury(number)
-  return done('retry')
+  return done('retrying')
 end
 local entries = redis.call('LRANGE', ready, -from - looked, -1 - from)
 for i, entry in ipairs(entries) do

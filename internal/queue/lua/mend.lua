@@ -90,7 +90,7 @@ local name = own and string.match(own, 'delay_id:(%S+)')
 redis.call('HDEL', scheduler, '')
 if not body then
   if redis.call('ZREM', pending, id) == 1 then
-    did('forgot it in pending, for it had no body')
+    did('forgot that it waits, for it had no body')
   end
   if redis.call('HDEL', refs, id) + redis.call('HDEL', options, id) > 0 then
     did('forgot its refs and options, for it had no body')
@@ -132,12 +132,12 @@ for g = 1, group_count do
     redis.call('ZREM', retry, id)
     redis.call('ZREM', dead, id)
     f.retry, f.dead = false, false
-    did('took it from retry and dead, for it is leased in group ' .. g)
+    did('took it from what retries and is dead, for it is in hand in group ' .. g)
   end
   if f.retry and f.dead then
     redis.call('ZREM', dead, id)
     f.dead = false
-    did('took it from dead, for it waits for a retry in group ' .. g)
+    did('took it from what is dead, for it is retrying in group ' .. g)
   end
   local lives = f.unack or f.retry or f.dead
   if (f.retry or f.dead) and not f.record then
@@ -167,7 +167,7 @@ end
 if not due and not removing and not found then
   if group_count == 0 then
     redis.call('ZADD', pending, score, id)
-    did('put it into pending, for it was in no state')
+    did('had it wait for its due time, for it was in no state')
   end
   for g = 1, group_count do
     --@each group g retry deliveries

@@ -28,7 +28,7 @@
 --   now        text: the server's time in ms
 --   published  text: number of messages that were ever published
 --   replaced   text: of those, the number that were replaced
---   pending    number: of messages in pending that are not due
+--   waiting    number: of messages in pending that are not due
 -- REPLY of each message
 --   entry    text: "id:due"
 --   body     text or none: none if the caller has it, or if it is missing

@@ -36,7 +36,7 @@
 --   ok         text: "ok"
 --   now        text: the server's time in ms
 --   messages   number: of bodies
---   pending    number:
+--   waiting    number:
 --   next_due   text: due ms of the first of pending
 --   delay_ids  number: that are taken
 --   next       text: of scheduler
@@ -50,9 +50,9 @@
 -- REPLY of each group
 --   ready           number:
 --   first_ready     text: its first entry
---   unack           number:
+--   in_hand         number:
 --   first_deadline  text: ms
---   retry           number:
+--   retrying        number:
 --   first_retry     text: due ms
 --   dead            number:
 --   first_death     text: ms

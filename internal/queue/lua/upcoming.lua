@@ -13,8 +13,8 @@
 -- REPLY
 --   begins  text: ms at which the first span begins
 -- REPLY of each span
---   pending  number:
---   retries  number:
+--   waiting   number:
+--   retrying  number:
 -- Twice: it only reads.
 
 if not from then

@@ -80,7 +80,7 @@ func TestSamplesFindMissingMessages(t *testing.T) {
 			gone = e
 		}
 	}
-	require.Equal(t, "unack", gone.Outcome)
+	require.Equal(t, "in_hand", gone.Outcome)
 	require.Equal(t, claimed.Token, gone.Token)
 	require.Equal(t, claimed.ID, gone.ID)
 	require.Less(t, claimed.At, gone.Sent)

@@ -19,7 +19,7 @@ func (s *tale) unsure(by, token string) *tale {
 
 // gone adds a sample without a message that the sample before, ago ms earlier, had under a lease.
 func (s *tale) gone(token string, ago int64) *tale {
-	state := "unack"
+	state := "in_hand"
 	if token == "" {
 		state = "ready"
 	}

@@ -202,7 +202,7 @@ func Eventually(t TB, condition func() bool, what string) {
 }
 
 // State counts what a topic has in Redis for one group.
-type State struct{ Bodies, Pending, Ready, Unack, Retry, Dead int64 }
+type State struct{ Bodies, Waiting, Ready, InHand, Retrying, Dead int64 }
 
 // StateOf returns the state of a topic at one moment.
 func StateOf(t TB, s redistest.Server, topic, group string) State {
