@@ -5,7 +5,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -96,11 +95,6 @@ type DeadCounters struct {
 // Total returns the number of deaths by all causes.
 func (d DeadCounters) Total() int {
 	return d.Deliveries + d.Lease + d.Asked + d.Late + d.Unmarshal + d.Killed
-}
-
-func groupCounters(c operate.GroupCounters) GroupCounters {
-	return GroupCounters{Delivered: c.Delivered, Acked: c.Acked, Nacked: c.Nacked, Retried: c.Retried, Dropped: c.Dropped, Skipped: c.Skipped,
-		Expired: c.Expired, Suspects: c.Suspects, LeaseLost: c.LeaseLost, GivenUp: c.GivenUp, Dead: DeadCounters(c.Dead), DeadPurged: c.DeadPurged}
 }
 
 // Lateness is a histogram: it counts deliveries by how late they were. Bucket i has those that were

@@ -37,7 +37,7 @@ func (d *doctor) schedules(ctx context.Context, all []found) error {
 			continue
 		}
 		names = append(names, f.name)
-		if at := f.stats.ReturnedAt; !at.IsZero() && f.stats.Now.Sub(at) < recent {
+		if at := time.UnixMilli(int64(f.counts.Counter("returned_at"))); f.stats.Now.Sub(at) < recent {
 			d.add(Notice, Clock, Problem{Topic: f.name, Mend: tool("schedules", "ls", f.name),
 				Text: fmt.Sprintf("The server's clock was ahead. Recurring schedules of topic %q have come back, the last %s ago, so occurrences may have come twice.",
 					f.name, round(f.stats.Now.Sub(at)))})

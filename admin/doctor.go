@@ -28,9 +28,10 @@ type doctor struct {
 
 // found is a topic that can be read.
 type found struct {
-	name  string
-	topic *operate.Topic
-	stats operate.Stats
+	name   string
+	topic  *operate.Topic
+	counts operate.Counts
+	stats  Stats
 }
 
 func (d *doctor) add(severity Severity, kind ProblemKind, p Problem) {
@@ -74,7 +75,7 @@ func (d *doctor) look(ctx context.Context) error {
 		for _, g := range f.stats.Groups {
 			d.group(f, g)
 			if g.Dead > 0 || g.Suspects > 0 {
-				details = append(details, &operate.Detail{Topic: f.topic, Group: g.Name})
+				details = append(details, &operate.Detail{Topic: f.topic, Group: g.Group})
 			}
 		}
 	}
@@ -126,7 +127,7 @@ func (d *doctor) read(ctx context.Context, names []string) (all []found, err err
 			switch err := counted[i].Err; {
 			case err == nil:
 				t, _ := d.admin.handle(name) // it has been read
-				all = append(all, found{name, t, counted[i].Stats})
+				all = append(all, found{name, t, counted[i], readStats(name, counted[i])})
 				d.Now = counted[i].Now
 			case errors.Is(err, ErrNotFound) && len(d.options.Topics) > 0:
 				d.add(Warning, MissingTopic, Problem{Topic: name, Text: fmt.Sprintf("Topic %q does not exist: look at its name, and at the key prefix.", name)})
@@ -220,7 +221,7 @@ func (d *doctor) server(ctx context.Context, master string, s servers.Server) {
 func (d *doctor) connected(ctx context.Context, all []found) error {
 	addressed := make([]wake.Addressed, len(all))
 	for i, f := range all {
-		addressed[i] = wake.Addressed{Topic: f.topic.Topic, Addresses: []string{f.stats.Holder, f.stats.Standby}}
+		addressed[i] = wake.Addressed{Topic: f.topic.Topic, Addresses: []string{f.counts.Holder(), f.counts.Standby()}}
 	}
 	var err error
 	d.gone, err = wake.Gone(ctx, d.admin.client, addressed)
@@ -232,8 +233,8 @@ func (d *doctor) connected(ctx context.Context, all []found) error {
 
 func (d *doctor) topic(f found) {
 	s := f.stats
-	r := readiness(f.name, s)
-	scheduled := slices.ContainsFunc([]string{s.Holder, s.Standby}, func(address string) bool {
+	r := readiness(s, f.counts)
+	scheduled := slices.ContainsFunc([]string{f.counts.Holder(), f.counts.Standby()}, func(address string) bool {
 		return address != "" && !d.gone[address]
 	})
 	switch {
@@ -273,21 +274,21 @@ func (d *doctor) topic(f found) {
 	}
 }
 
-func (d *doctor) group(f found, g operate.GroupStats) {
+func (d *doctor) group(f found, g GroupStats) {
 	s := f.stats
 	waits := s.Now.Sub(g.OldestDue)
-	if g.Ready == 0 || waits <= d.options.Late || s.Stream || !s.Paused.IsZero() || !g.Paused.IsZero() {
+	if g.Ready == 0 || waits <= d.options.Late || s.Stream || s.Pause != nil || g.Pause != nil {
 		return
 	}
-	if !g.Subscribed() && s.Now.Sub(g.Seen) > d.options.Late {
-		d.add(Warning, UnreadGroup, Problem{Topic: f.name, Group: g.Name, weight: g.Ready, Mend: tool("groups", "ls", f.name),
-			Delete: tool("groups", "rm", f.name, g.Name), Deletes: "the group with " + texts.Many(g.Ready+g.InHand+g.Retrying+g.Dead, "message"),
+	if !g.Subscribed && s.Now.Sub(g.LastSeen) > d.options.Late {
+		d.add(Warning, UnreadGroup, Problem{Topic: f.name, Group: g.Group, weight: g.Ready, Mend: tool("groups", "ls", f.name),
+			Delete: tool("groups", "rm", f.name, g.Group), Deletes: "the group with " + texts.Many(g.holds(), "message"),
 			Text: fmt.Sprintf("Nobody subscribes to group %q of topic %q, and %s: start a subscriber of the group.",
-				g.Name, f.name, waiting(g.Ready, waits))})
+				g.Group, f.name, waiting(g.Ready, waits))})
 		return
 	}
-	d.add(Warning, Late, Problem{Topic: f.name, Group: g.Name, weight: seconds(waits), Mend: tool("workers", f.name),
-		Text: fmt.Sprintf("The subscribers of group %q of topic %q do not keep up, and %s.", g.Name, f.name, waiting(g.Ready, waits))})
+	d.add(Warning, Late, Problem{Topic: f.name, Group: g.Group, weight: seconds(waits), Mend: tool("workers", f.name),
+		Text: fmt.Sprintf("The subscribers of group %q of topic %q do not keep up, and %s.", g.Group, f.name, waiting(g.Ready, waits))})
 }
 
 // details adds the problems of which Stats does not tell enough.

@@ -37,8 +37,8 @@ func (a *Admin) Overview(ctx context.Context, cursor string, limit int) (stats [
 }
 
 // counted returns the counts of each topic, or the reason why it cannot be read.
-func (a *Admin) counted(ctx context.Context, names []string) ([]operate.Counted, error) {
-	all := make([]operate.Counted, len(names))
+func (a *Admin) counted(ctx context.Context, names []string) ([]operate.Counts, error) {
+	all := make([]operate.Counts, len(names))
 	topics, of, err := a.handles(ctx, names, rights.Counting, func(i int, err error) { all[i].Err = err })
 	if err != nil {
 		return nil, err

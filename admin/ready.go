@@ -108,11 +108,11 @@ func (a *Admin) Ready(ctx context.Context, topics ...string) (Readiness, error) 
 }
 
 func (a *Admin) ready(ctx context.Context, topic string) ([]TopicReadiness, error) {
-	s, err := a.stats(ctx, topic)
+	c, err := a.counts(ctx, topic)
 	if err != nil {
 		return nil, err
 	}
-	t := readiness(topic, s)
+	t := readiness(readStats(topic, c), c)
 	of := queue.NewTopic(a.client, a.config.KeyPrefix, topic)
 	switch master, err := a.client.ReplicaOf(ctx, of.Key()); {
 	case err != nil:
@@ -120,17 +120,17 @@ func (a *Admin) ready(ctx context.Context, topic string) ([]TopicReadiness, erro
 	case master != "":
 		return nil, fmt.Errorf("%w: Redis is a replica, where nothing can be scheduled: connect to its master, %s", ErrNotReady, master)
 	}
-	t.Scheduled, err = wake.Listening(ctx, a.client, of, s.Holder, s.Standby)
+	t.Scheduled, err = wake.Listening(ctx, a.client, of, c.Holder(), c.Standby())
 	if err != nil {
 		return nil, fmt.Errorf("find the scheduler of topic %q: %w", topic, err)
 	}
 	return []TopicReadiness{t}, nil
 }
 
-// readiness returns all fields except Scheduled, from the topic's data. The scheduler's next look
-// says nothing about that: it may be for what was done meanwhile.
-func readiness(topic string, s operate.Stats) TopicReadiness {
-	t := TopicReadiness{Topic: topic, Fault: s.Fault, FaultAt: s.FaultAt, Idle: true}
+// readiness returns all fields except Scheduled, from the topic's Stats and the counts that these
+// are from. The scheduler's next look says nothing about that: it may be for what was done meanwhile.
+func readiness(s Stats, c operate.Counts) TopicReadiness {
+	t := TopicReadiness{Topic: s.Topic, Fault: s.Fault, FaultAt: s.FaultAt, Idle: true}
 	since := func(at time.Time) time.Duration {
 		if at.IsZero() || len(s.Groups) == 0 { // without a group, due messages wait for the first one
 			return 0
@@ -141,29 +141,29 @@ func readiness(topic string, s operate.Stats) TopicReadiness {
 		t.Idle = t.Idle && (at.IsZero() || len(s.Groups) == 0)
 		t.Lag = max(t.Lag, since(at))
 	}
-	pause := func(group string, p operate.Pause) {
-		if !p.IsZero() {
-			t.Pauses = append(t.Pauses, *pauseOf(group, p))
+	pause := func(p *Pause) {
+		if p != nil {
+			t.Pauses = append(t.Pauses, *p)
 			awaits(p.Until)
 		}
 	}
-	pause("", s.Paused)
-	if !s.Rests() {
+	pause(s.Pause)
+	if !c.Rests() {
 		awaits(s.NextDue)
 	}
-	if len(s.Groups) == 0 && s.Paused.IsZero() && !s.NextDue.IsZero() {
+	if len(s.Groups) == 0 && s.Pause == nil && !s.NextDue.IsZero() {
 		t.ReadyFor = max(0, s.Now.Sub(s.NextDue))
 	}
-	for _, g := range s.Groups {
-		pause(g.Name, g.Paused)
-		awaits(g.NextLease)
-		if !s.Rests() {
+	for i, g := range s.Groups {
+		pause(g.Pause)
+		awaits(c.Groups[i].Time("first_deadline"))
+		if !c.Rests() {
 			awaits(g.NextRetry)
 		}
-		if !g.OldestDead.IsZero() && g.Retention >= 0 {
+		if !g.OldestDead.IsZero() && g.DeadRetention >= 0 {
 			t.Idle = false
 		}
-		if s.Paused.IsZero() && g.Paused.IsZero() {
+		if s.Pause == nil && g.Pause == nil {
 			t.ReadyFor = max(t.ReadyFor, since(g.OldestDue))
 		}
 	}

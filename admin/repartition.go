@@ -262,7 +262,7 @@ func (c *change) moved(ctx context.Context, p queue.Partitioning) error {
 		for _, g := range s.Groups {
 			for _, state := range []State{Ready, InHand, Retrying} {
 				if err == nil && !found {
-					found, err = c.holdsMoved(ctx, plain, p.Count, Query{Group: g.Name, State: state, Limit: 1000})
+					found, err = c.holdsMoved(ctx, plain, p.Count, Query{Group: g.Group, State: state, Limit: 1000})
 				}
 			}
 		}

@@ -123,7 +123,7 @@ type GroupStats struct {
 func (a *Admin) Stats(ctx context.Context, topic string) (Stats, error) {
 	s, err := a.stats(ctx, topic)
 	if err == nil {
-		return topicStats(topic, s), nil
+		return s, nil
 	}
 	if errors.Is(err, ErrNotFound) {
 		parts, failed := a.partStats(ctx, topic)
@@ -159,14 +159,6 @@ func (a *Admin) partStats(ctx context.Context, topic string) (all []Stats, err e
 	return all, nil
 }
 
-// readStats returns the Stats of a topic, or why it could not be read.
-func readStats(topic string, c operate.Counted) Stats {
-	if c.Err != nil {
-		return Stats{Topic: topic, Err: c.Err}
-	}
-	return topicStats(topic, c.Stats)
-}
-
 // ofPlain returns the Stats of a topic that is not partitioned, and of the partitions of one that
 // is.
 func (s Stats) ofPlain() []Stats {
@@ -174,34 +166,6 @@ func (s Stats) ofPlain() []Stats {
 		return s.Partitions
 	}
 	return []Stats{s}
-}
-
-func topicStats(topic string, s operate.Stats) Stats {
-	stats := Stats{Topic: topic, Now: s.Now, Messages: s.Messages, Waiting: s.Waiting, NextDue: s.NextDue,
-		DelayIDs: s.DelayIDs, Counters: Counters(s.Counters), Scheduled: s.Holder != "", NextLook: s.Next,
-		Fault: s.Fault, FaultAt: s.FaultAt, Pause: pauseOf("", s.Paused),
-		Stream: s.Stream, Recurs: s.Recurs}
-	for _, g := range s.Groups {
-		stats.Groups = append(stats.Groups, groupStats(g))
-	}
-	return stats
-}
-
-func (a *Admin) stats(ctx context.Context, topic string) (operate.Stats, error) {
-	t, err := a.topic(ctx, topic, rights.Counting)
-	if err != nil {
-		return operate.Stats{}, err
-	}
-	return t.Stats(ctx)
-}
-
-func groupStats(g operate.GroupStats) GroupStats {
-	return GroupStats{Group: g.Name, Ready: g.Ready, InHand: g.InHand, Retrying: g.Retrying, Dead: g.Dead,
-		OldestDue: g.OldestDue, NextRetry: g.NextRetry, OldestDead: g.OldestDead,
-		Subscribed: g.Subscribed(), LastSeen: g.Seen, Pause: pauseOf(g.Name, g.Paused), RemovedAt: g.Ends,
-		MaxDeliveries: g.MaxDeliveries, DeadRetention: g.Retention, MaxDead: g.MaxDead,
-		Counters: groupCounters(g.Counters), Lateness: Lateness(g.Lateness), MaxLateness: g.Latest, MaxLatenessSince: g.LatestSince,
-		Suspects: g.Suspects, SingleActive: g.SingleActive, Active: g.Active.Subscription, Epoch: g.Active.Epoch, Standby: g.Standby}
 }
 
 // Removal is what was removed, or would be removed in a dry run.
@@ -327,10 +291,10 @@ func (a *Admin) deleteGroup(ctx context.Context, topic, group string, dryRun boo
 		return Removal{}, fmt.Errorf("delete group %q: %w", group, err)
 	}
 	for _, g := range stats.Groups {
-		if g.Name != group {
+		if g.Group != group {
 			continue
 		}
-		removal := Removal{Groups: []string{group}, Messages: groupStats(g).holds(), DryRun: dryRun}
+		removal := Removal{Groups: []string{group}, Messages: g.holds(), DryRun: dryRun}
 		if dryRun && !stats.Stream {
 			return removal, nil
 		}
@@ -380,7 +344,7 @@ func (a *Admin) deleteTopic(ctx context.Context, topic string, dryRun bool) (Rem
 	}
 	removal := Removal{Messages: stats.Messages, DryRun: dryRun}
 	for _, g := range stats.Groups {
-		removal.Groups = append(removal.Groups, g.Name)
+		removal.Groups = append(removal.Groups, g.Group)
 	}
 	if dryRun {
 		return removal, nil

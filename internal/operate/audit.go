@@ -315,11 +315,11 @@ func (a *audit) halves(ctx context.Context, names []string) error {
 // scheduler checks that the scheduler will look in time, for some groups at a time.
 func (a *audit) scheduler(ctx context.Context) error {
 	for _, part := range partsOf(a.groups, a.groups.Names) {
-		stats, err := a.topic.stats(ctx, part)
+		counts, err := a.topic.stats(ctx, part)
 		if err != nil {
 			return err
 		}
-		if v := isLate(stats); v != "" {
+		if v := isLate(counts); v != "" {
 			a.report(Violation{Fault: FaultScheduler, Detail: v, mending: true})
 			return nil
 		}
@@ -328,27 +328,27 @@ func (a *audit) scheduler(ctx context.Context) error {
 }
 
 // isLate says by how much the scheduler will miss the first event of the groups, or returns "".
-func isLate(stats Stats) string {
-	if len(stats.Groups) == 0 || stats.Rests() {
+func isLate(c Counts) string {
+	if len(c.Groups) == 0 || c.Rests() {
 		return ""
 	}
-	event, what := stats.NextDue, "a message is due"
-	for _, g := range stats.Groups {
-		for at, is := range map[time.Time]string{g.NextRetry: "a retry is due", g.NextLease: "a lease ends",
-			g.Active.Ends: "the active subscription has to claim"} {
+	event, what := c.Time("next_due"), "a message is due"
+	for _, g := range c.Groups {
+		for at, is := range map[time.Time]string{g.Time("first_retry"): "a retry is due", g.Time("first_deadline"): "a lease ends",
+			g.Active().Ends: "the active subscription has to claim"} {
 			if !at.IsZero() && (event.IsZero() || at.Before(event)) {
 				event, what = at, is
 			}
 		}
 	}
-	when := event.UTC().Format(time.RFC3339Nano)
+	when, next := event.UTC().Format(time.RFC3339Nano), c.Time("next")
 	switch {
 	case event.IsZero():
 		return ""
-	case stats.Next.IsZero():
+	case next.IsZero():
 		return fmt.Sprintf("it is not going to look, and %s at %s", what, when)
-	case stats.Next.After(event) && stats.Next.After(stats.Now):
-		return fmt.Sprintf("it is going to look %v after %s, at %s", stats.Next.Sub(event), what, when)
+	case next.After(event) && next.After(c.Now):
+		return fmt.Sprintf("it is going to look %v after %s, at %s", next.Sub(event), what, when)
 	}
 	return ""
 }

@@ -18,17 +18,11 @@ const (
 	groupsTogether = 100
 )
 
-// Counted is the content of a topic, or the reason why it could not be read.
-type Counted struct {
-	Stats
-	Err error
-}
-
 // StatsOf reads the counts of many topics, in pipelines. The groups of a topic with more than a
 // hundred are counted in several steps, so not all at one time. It returns an error if the server
 // does not answer. If a node of a Cluster does not answer, its topics have that error.
-func StatsOf(ctx context.Context, topics []*Topic) ([]Counted, error) {
-	all := make([]Counted, 0, len(topics))
+func StatsOf(ctx context.Context, topics []*Topic) ([]Counts, error) {
+	all := make([]Counts, 0, len(topics))
 	for some := range slices.Chunk(topics, together) {
 		counted, err := statsOf(ctx, some)
 		if err != nil {
@@ -41,8 +35,8 @@ func StatsOf(ctx context.Context, topics []*Topic) ([]Counted, error) {
 
 // statsOf counts with the sets of groups that the topics remember, and reads the others. It counts
 // those again whose set was stale.
-func statsOf(ctx context.Context, topics []*Topic) ([]Counted, error) {
-	counted, left := make([]Counted, len(topics)), make([]int, len(topics))
+func statsOf(ctx context.Context, topics []*Topic) ([]Counts, error) {
+	counted, left := make([]Counts, len(topics)), make([]int, len(topics))
 	for i := range topics {
 		left[i] = i
 	}
@@ -60,17 +54,17 @@ func statsOf(ctx context.Context, topics []*Topic) ([]Counted, error) {
 		}
 	}
 	for _, i := range left { // their groups change all the time
-		counted[i].Stats, counted[i].Err = topics[i].Stats(ctx)
+		counted[i], counted[i].Err = topics[i].Stats(ctx)
 	}
 	return counted, ctx.Err()
 }
 
 // groupsOf returns the sets of groups of some topics, by the topic's place. What it says about a
 // topic is in counted: nothing, or why there is no set.
-func groupsOf(ctx context.Context, topics []*Topic, some []int, counted []Counted) (map[int]*queue.Groups, error) {
+func groupsOf(ctx context.Context, topics []*Topic, some []int, counted []Counts) (map[int]*queue.Groups, error) {
 	groups, looks := make(map[int]*queue.Groups, len(some)), map[int]*queue.Call{}
 	for _, i := range some {
-		counted[i] = Counted{}
+		counted[i] = Counts{}
 		if groups[i] = topics[i].Remembered(); groups[i] == nil {
 			looks[i] = topics[i].LookCall()
 		}
@@ -95,7 +89,7 @@ func groupsOf(ctx context.Context, topics []*Topic, some []int, counted []Counte
 }
 
 // countWith counts topics with these groups, by the topic's place.
-func countWith(ctx context.Context, topics []*Topic, groups map[int]*queue.Groups, counted []Counted) error {
+func countWith(ctx context.Context, topics []*Topic, groups map[int]*queue.Groups, counted []Counts) error {
 	type part struct {
 		topic  int
 		groups *queue.Groups
@@ -121,15 +115,15 @@ func countWith(ctx context.Context, topics []*Topic, groups map[int]*queue.Group
 		if to.Err != nil {
 			continue
 		}
-		stats, err := Stats{}, calls[i].Failure()
+		some, err := Counts{}, calls[i].Failure()
 		if err == nil {
 			var reply []any
 			if reply, err = calls[i].Cmd().Slice(); err == nil {
-				stats, err = readStats(reply, p.groups)
+				some, err = ReadCounts(reply, p.groups)
 			}
 		}
-		stats.Groups = append(to.Groups, stats.Groups...)
-		to.Stats, to.Err = stats, err
+		some.Groups, some.Err = append(to.Groups, some.Groups...), err
+		*to = some
 	}
 	return nil
 }

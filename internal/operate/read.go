@@ -23,16 +23,6 @@ func isFields(part any) bool {
 	return ok && !slices.ContainsFunc(list, func(one any) bool { return !isText(one) })
 }
 
-// readFields returns the values of a list of fields and values, by field.
-func readFields(part any) map[string]any {
-	list, _ := part.([]any)
-	fields := make(map[string]any, len(list)/2)
-	for i := 0; i+1 < len(list); i += 2 {
-		fields[queue.Text(list[i])] = list[i+1]
-	}
-	return fields
-}
-
 // isScore tells whether a text is the score of a member of a sorted set.
 func isScore(text string) bool {
 	f, err := strconv.ParseFloat(text, 64)

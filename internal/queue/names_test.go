@@ -264,7 +264,7 @@ func TestFullTopicTakesNoMore(t *testing.T) {
 			t.Helper()
 			w.unchangedBut(w.keys.Counters(), func() { require.ErrorIs(t, publish(messages...), queue.ErrTopicFull) })
 			refused += len(messages)
-			require.Equal(t, refused, must(w.topic.Stats(ctx)).Counters.RefusedFull)
+			require.Equal(t, refused, must(w.topic.Stats(ctx)).Counter("refused_full"))
 		}
 		refuses(now("3"), in("4", time.Hour))
 		require.NoError(t, publish(now("3")))

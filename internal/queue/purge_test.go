@@ -207,8 +207,8 @@ func TestTheOldestOfTooManyDeadMessagesArePurged(t *testing.T) {
 		require.Equal(t, []string{"3", "4", "5"}, w.stored())
 		require.Empty(t, w.field(w.keys.Deliveries("a"), "2"))
 		require.Equal(t, 2, w.deadPurged("a"))
-		require.Equal(t, 2, must(w.topic.Stats(ctx)).Groups[0].Counters.DeadPurged)
-		require.Equal(t, 2, must(w.topic.Stats(ctx)).Groups[0].MaxDead)
+		require.Equal(t, 2, must(w.topic.Stats(ctx)).Groups[0].Counter("dead_purged"))
+		require.Equal(t, 2, must(w.topic.Stats(ctx)).Groups[0].Options().MaxDead)
 		w.unchanged(func() { require.False(t, w.purge()) })
 	}, "a")
 }

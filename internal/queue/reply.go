@@ -3,6 +3,7 @@ package queue
 import (
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Reply is what a script answered, or the part of it that is about one thing. Its parts have the
@@ -78,6 +79,9 @@ func (r Reply) Part(name string) any {
 
 // Text returns a part that is a text, or "" if there is none.
 func (r Reply) Text(name string) string { return Text(r.Part(name)) }
+
+// Time returns a part that is a time in ms, or zero if it is none.
+func (r Reply) Time(name string) time.Time { return Instant(r.Text(name)) }
 
 // Number returns a part that is a number.
 func (r Reply) Number(name string) int {

@@ -164,7 +164,7 @@ func TestGuardsSayWhyTheyLeaveAnOccurrenceOut(t *testing.T) {
 		still := queue.Follows(1, time.Time{}, paused.Cursor, w.hour(1), 0)
 		w.publish(occurrence("still", w.hour(1), still))
 		require.Equal(t, queue.IsPaused, still.Verdict)
-		require.Equal(t, 5, must(w.topic.Stats(ctx)).Counters.RefusedOccurrences, "apart, early, late, changed and paused")
+		require.Equal(t, 5, must(w.topic.Stats(ctx)).Counter("refused_occurrences"), "apart, early, late, changed and paused")
 	}, "a")
 }
 
@@ -240,8 +240,8 @@ func TestAScheduleComesBackFromTheFuture(t *testing.T) {
 		require.Equal(t, 1, done.TakenBack)
 		require.WithinDuration(t, time.UnixMilli(w.now()), done.Record.Cursor, time.Minute)
 		require.Equal(t, []time.Time{w.hour(8)}, done.Record.Waiting, "it was cancelled by hand")
-		require.Equal(t, 1, must(w.topic.Stats(ctx)).Counters.Returned)
-		require.WithinDuration(t, time.UnixMilli(w.now()), must(w.topic.Stats(ctx)).ReturnedAt, time.Minute)
+		require.Equal(t, 1, must(w.topic.Stats(ctx)).Counter("returned"))
+		require.WithinDuration(t, time.UnixMilli(w.now()), time.UnixMilli(int64(must(w.topic.Stats(ctx)).Counter("returned_at"))), time.Minute)
 		w.unchanged(func() { back(time.Time{}) })
 
 		w.follow(done.Record, w.hour(1), w.hour(6), w.hour(8))

@@ -387,7 +387,7 @@ func TestOperationsWhoseAnswersAreLostSucceed(t *testing.T) {
 		losing(func() { count(other.Mover().Move(ctx, a, page.Messages)) })
 		stats, err := other.Stats(ctx)
 		require.NoError(t, err)
-		require.Equal(t, 1, stats.Messages)
+		require.Equal(t, 1, stats.Number("messages"))
 		page, err = w.topic.List(ctx, "a", operate.Dead, "", 1, 1<<20)
 		require.NoError(t, err)
 		losing(func() { count(a.Discard(ctx, []string{page.Messages[0].ID})) })

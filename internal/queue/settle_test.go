@@ -41,8 +41,8 @@ func TestADropIsCountedOnceAndAnAckByItsCaller(t *testing.T) {
 			require.Equal(t, want, must(queue.ReadAcked(calls[0])))
 		}
 		counters := func() (dropped, acked int) {
-			c := must(w.topic.Stats(ctx)).Groups[0].Counters
-			return c.Dropped, c.Acked
+			c := must(w.topic.Stats(ctx)).Groups[0]
+			return c.Counter("dropped"), c.Counter("acked")
 		}
 		dropped, acked := counters()
 		require.Equal(t, []int{1, 0}, []int{dropped, acked})

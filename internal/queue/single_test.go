@@ -94,8 +94,8 @@ func TestGroupKeepsItsSettingOfSingleActive(t *testing.T) {
 		require.Equal(t, queue.SingleLayout, w.Client.HGet(ctx, w.keys.Meta(), "layout").Val())
 		stats, err := w.topic.Stats(ctx)
 		require.NoError(t, err)
-		require.True(t, stats.Groups[0].SingleActive)
-		require.False(t, stats.Groups[1].SingleActive)
+		require.True(t, stats.Groups[0].Options().SingleActive)
+		require.False(t, stats.Groups[1].Options().SingleActive)
 
 		// A subscription from before the group was made anew has to register, and is refused.
 		other := w.sub("a")
@@ -415,8 +415,8 @@ func TestStatsShowWhoIsActive(t *testing.T) {
 		stats, err := w.topic.Stats(ctx)
 		require.NoError(t, err)
 		g := stats.Groups[0]
-		require.Equal(t, queue.Active{Subscription: first.id, Epoch: got.Epoch}, g.Active)
-		require.Equal(t, []int{1, 1}, []int{g.Waiters, g.Standby})
+		require.Equal(t, queue.Active{Subscription: first.id, Epoch: got.Epoch}, g.Active())
+		require.Equal(t, []int{1, 1}, []int{g.Number("waiters"), g.Number("standbys")})
 		require.True(t, g.Subscribed())
 		second.claim(0, idle(0, "nobody|2"))
 		require.Zero(t, w.Client.Exists(ctx, w.keys.Standby("a")).Val(), "a standby that closes goes")

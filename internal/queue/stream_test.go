@@ -228,11 +228,12 @@ func TestMessageForWhichItIsTooLateDoesNotGoIntoTheStream(t *testing.T) {
 		stats, err := w.topic.Stats(ctx)
 		require.NoError(t, err)
 		require.True(t, stats.Stream)
-		require.Equal(t, 3, stats.Groups[0].Counters.Delivered)
-		require.Equal(t, 1, stats.Groups[0].Counters.Dropped)
-		require.Equal(t, operate.DeadCounters{Late: 1}, stats.Groups[0].Counters.Dead)
-		require.GreaterOrEqual(t, stats.Groups[0].Latest, time.Minute)
-		require.Equal(t, queue.Lateness{15: 3}, stats.Groups[0].Lateness)
+		require.Equal(t, 3, delivered(stats.Groups[0]))
+		require.Equal(t, 1, stats.Groups[0].Counter("dropped"))
+		require.Equal(t, []int{1, 1}, []int{died(stats.Groups[0]), stats.Groups[0].Counter("dead_late")})
+		latest, _ := stats.Groups[0].Latest(stats.Now)
+		require.GreaterOrEqual(t, latest, time.Minute)
+		require.Equal(t, queue.Lateness{15: 3}, stats.Groups[0].Lateness())
 
 		// An operator has it delivered all the same.
 		require.Equal(t, 1, must(w.topic.Group(queue.StreamGroup).Requeue(ctx, []string{w.id["late, dead"]})))
@@ -250,7 +251,8 @@ func TestABodyThatIsNoStreamEntryIsDeadAndCounted(t *testing.T) {
 		w.travel(2 * time.Minute)
 		w.promote("s|1")
 		require.Empty(t, w.entries())
-		require.Equal(t, operate.DeadCounters{Unmarshal: 1}, must(w.topic.Stats(ctx)).Groups[0].Counters.Dead)
+		g := must(w.topic.Stats(ctx)).Groups[0]
+		require.Equal(t, []int{1, 1}, []int{died(g), g.Counter("dead_unmarshal")})
 		_, _, _, reason := queue.ParseRecord(w.Client.HGet(ctx, w.keys.Deliveries(queue.StreamGroup), w.id["x"]).Val())
 		require.Equal(t, "unmarshal: the body is not in the form of a stream entry", reason)
 	})
@@ -275,7 +277,7 @@ func TestLatenessOfMessagesThatGoIntoTheStream(t *testing.T) {
 				}
 			}
 		}
-		require.Equal(t, want, must(w.topic.Stats(ctx)).Groups[0].Lateness)
+		require.Equal(t, want, must(w.topic.Stats(ctx)).Groups[0].Lateness())
 	})
 }
 
@@ -421,7 +423,7 @@ func TestATopicWithAStreamMayBeFull(t *testing.T) {
 			require.ErrorIs(t, refusal, queue.ErrTopicFull)
 			require.False(t, refusal.Full, "what is due may go by itself")
 		})
-		require.Equal(t, 2, must(w.topic.Stats(ctx)).Counters.RefusedFull)
+		require.Equal(t, 2, must(w.topic.Stats(ctx)).Counter("refused_full"))
 		require.NoError(t, publish(now("9")))
 		require.Equal(t, []string{"1", "2", "3", "6", "9"}, w.entries())
 	})

@@ -392,7 +392,7 @@ func TestStatsCountSuspects(t *testing.T) {
 		suspects := func() []int {
 			stats, err := w.topic.Stats(ctx)
 			require.NoError(t, err)
-			return []int{stats.Groups[0].Suspects, stats.Groups[1].Suspects}
+			return []int{stats.Groups[0].Number("suspects"), stats.Groups[1].Number("suspects")}
 		}
 		require.Equal(t, []int{0, 0}, suspects())
 		s := w.sub("b")

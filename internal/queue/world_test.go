@@ -346,6 +346,24 @@ func held(c queue.Claimed) []*queue.Leased {
 	return held
 }
 
+// delivered is how many deliveries a group has counted.
+func delivered(g operate.GroupCounts) (n int) {
+	for _, in := range g.Lateness() {
+		n += in
+	}
+	return n
+}
+
+// died is how many dead messages a group has counted.
+func died(g operate.GroupCounts) (n int) {
+	for _, field := range queue.GroupCounters {
+		if strings.HasPrefix(field, "dead_") && field != "dead_purged" {
+			n += g.Counter(field)
+		}
+	}
+	return n
+}
+
 // Calls.
 
 func (w *world) do(calls ...*queue.Call) {
