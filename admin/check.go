@@ -183,9 +183,9 @@ type Mending struct {
 	Done []string `json:"done"`
 }
 
-// Repair runs Check and mends the violations that can be mended safely. It loses no message that
-// has a body. A message in no state is delivered again to all groups, even if some had it already.
-// See docs/control.md for each kind. Repair is safe while the topic is in use, because each
+// Repair runs Check and mends the violations by four rules, which docs/control.md has. It loses no
+// message that has a body. A message in no state is delivered again to all groups, even if some had
+// it already. Repair is safe while the topic is in use, because each
 // violation is checked again in the step that mends it. progress is as for Check, and Progress.Done
 // counts the violations that were mended.
 //

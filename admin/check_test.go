@@ -129,6 +129,9 @@ var tears = []tear{
 	{"leased message has no deadline", both2(func(w *torn, p redis.Pipeliner) {
 		p.Del(ctx, w.keys.Unack("a"))
 	}), []string{"lease", "lost"}, false, "in_hand due again"},
+	{"waiting message has a deadline", both2(func(w *torn, p redis.Pipeliner) {
+		p.ZAdd(ctx, w.keys.Unack("a"), redis.Z{Score: 3e12, Member: w.id["waiting"]})
+	}), []string{"lease", "two states"}, false, ""},
 	{"message is leased and retried", both2(func(w *torn, p redis.Pipeliner) {
 		p.ZAdd(ctx, w.keys.Retry("a"), redis.Z{Score: 3e12, Member: w.id["in_hand"]})
 		p.HSet(ctx, w.keys.Deliveries("a"), w.id["in_hand"], "1 - -")

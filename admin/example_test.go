@@ -763,7 +763,7 @@ func ExampleAdmin_Repair() {
 		fmt.Println(m.Kind+":", m.Done[0])
 	}
 
-	// Output: lost: made it due again, for it was in no state of group "billing"
+	// Output: lost: made it due again, for it was in no state in group "billing"
 }
 
 func ExampleAdmin_Record() {

@@ -128,7 +128,8 @@ func (a *Admin) ready(ctx context.Context, topic string) ([]TopicReadiness, erro
 }
 
 // readiness returns all fields except Scheduled, from the topic's Stats and the counts that these
-// are from. The scheduler's next look says nothing about that: it may be for what was done meanwhile.
+// are from. The scheduler's next look does not tell Scheduled: it may be for what was done
+// meanwhile.
 func readiness(s Stats, c operate.Counts) TopicReadiness {
 	t := TopicReadiness{Topic: s.Topic, Fault: s.Fault, FaultAt: s.FaultAt, Idle: true}
 	since := func(at time.Time) time.Duration {

@@ -55,8 +55,8 @@ func readGroup(c operate.Counts, g operate.GroupCounts) GroupStats {
 	return s
 }
 
-// readCounters reads each counter of a struct from the field in Redis that has its name in JSON. The
-// counters of a struct in it have the name of that before theirs, such as dead_late.
+// readCounters reads each counter of a struct from the field in Redis that has its name in JSON.
+// The counters of a struct in it have the name of that before theirs, such as dead_late.
 func readCounters(counters reflect.Value, before string, counter func(field string) int) {
 	for i := range counters.NumField() {
 		name := before + counters.Type().Field(i).Tag.Get("json")

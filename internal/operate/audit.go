@@ -44,7 +44,6 @@ type Violation struct {
 	version string   // of the set of groups that the marks are of
 	absent  []string // groups whose ready did not have the message
 	present []string // groups whose ready had the message
-	mending bool     // Mend may be able to mend it
 }
 
 // Audit is the result of a check of a whole topic.
@@ -176,7 +175,7 @@ func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err er
 		return false, err
 	}
 	if !listed {
-		a.report(Violation{Fault: FaultRegistry, Detail: "the topic is not in the registry", mending: true})
+		a.report(Violation{Fault: FaultRegistry, Detail: "the topic is not in the registry"})
 	}
 	whole = true
 	for part := range slices.Chunk(slices.Sorted(slices.Values(all)), 500) {
@@ -202,7 +201,7 @@ func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err er
 				a.report(Violation{Fault: FaultKey, Detail: fmt.Sprintf("%s is a %s, not a %s", key, typ, want)})
 			}
 			if ends[i].Val() >= 0 && key != a.topic.Name { // the stream is the user's, who may let it expire
-				a.report(Violation{Fault: FaultKey, name: key, Detail: key + " expires", mending: true})
+				a.report(Violation{Fault: FaultKey, name: key, Detail: key + " expires"})
 			}
 		}
 	}
@@ -297,17 +296,9 @@ func (a *audit) halves(ctx context.Context, names []string) error {
 		return fmt.Errorf("halves: unexpected reply of %d parts about %d delay IDs", len(reply), len(names))
 	}
 	for i, name := range names {
-		where := ""
-		switch reply[i] {
-		case "names":
-			where = "in names and not in taken"
-		case "taken":
-			where = "in taken and not in names"
-		default:
-			continue
+		if reply[i] != "" {
+			a.report(Violation{Fault: FaultDelayID, name: name, Detail: fmt.Sprintf("delay ID %q is only in %s", queue.DecodeName(name), reply[i])})
 		}
-		a.report(Violation{Fault: FaultDelayID, name: name, mending: true,
-			Detail: fmt.Sprintf("delay ID %q is %s", queue.DecodeName(name), where)})
 	}
 	return nil
 }
@@ -320,7 +311,7 @@ func (a *audit) scheduler(ctx context.Context) error {
 			return err
 		}
 		if v := isLate(counts); v != "" {
-			a.report(Violation{Fault: FaultScheduler, Detail: v, mending: true})
+			a.report(Violation{Fault: FaultScheduler, Detail: v})
 			return nil
 		}
 	}

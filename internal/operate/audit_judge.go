@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -12,53 +13,44 @@ import (
 // message was found.
 func (a *audit) judge(f *facts, groups []string, now time.Time) {
 	report := func(fault Fault, group, format string, args ...any) {
-		a.report(Violation{Fault: fault, Group: group, ID: f.id, Detail: fmt.Sprintf(format, args...), mending: true})
+		a.report(Violation{Fault: fault, Group: group, ID: f.id, Detail: fmt.Sprintf(format, args...)})
 	}
-	if !f.there {
-		if f.due != "" {
-			report(FaultNoBody, "", "it waits without a body")
-		}
-		for i, g := range f.groups {
-			if g.held() || g.lease != "" || g.record != "" || g.suspect != "" {
-				report(FaultNoBody, groups[i], "it is %s without a body", g.places())
-			}
-		}
-		if f.options != "" || f.refs >= 0 {
-			report(FaultNoBody, "", "it has options or refs without a body")
-		}
-		return
+	if !f.there && (f.due != "" || f.options != "" || f.refs >= 0) {
+		report(FaultNoBody, "", "it waits, or has options or refs, without a body")
 	}
 	for i, g := range f.groups {
-		name := groups[i]
+		name, states := groups[i], strings.Join(g.states(), " and ")
+		waits := g.retry != "" || g.dead != ""
+		if !f.there {
+			if places := g.places(); places != "" {
+				report(FaultNoBody, name, "it is %s without a body", places)
+			}
+			continue
+		}
 		switch {
 		case g.unack != "" && g.lease == "":
 			report(FaultLease, name, "it is in hand without a lease")
 		case g.unack == "" && g.lease != "":
 			report(FaultLease, name, "it has a lease and is not in hand")
 		}
-		if places := g.states(); len(places) > 1 {
-			report(FaultStates, name, "it is %s", strings.Join(places, " and "))
+		if len(g.states()) > 1 {
+			report(FaultStates, name, "it is %s", states)
 		}
-		if (g.retry != "" || g.dead != "") && g.record == "" {
-			report(FaultRecord, name, "it is %s without a record of deliveries", g.places())
-		}
-		switch {
-		case g.suspect == "":
-		case g.record == "":
-			report(FaultRecord, name, "a lease of it has expired, and it has no record of deliveries")
-		case g.retry != "" || g.dead != "":
-			report(FaultRecord, name, "it is in suspects and %s", strings.Join(g.states(), " and "))
+		if waits && g.record == "" {
+			report(FaultRecord, name, "it is %s without a record of deliveries", states)
+		} else if g.suspect != "" && (waits || g.record == "") {
+			report(FaultRecord, name, "it is in suspects, which does not fit: it is %s", cmp.Or(states, "without a record of deliveries"))
 		}
 		if f.due != "" && (g.held() || g.lease != "") {
-			a.report(Violation{Fault: FaultStates, Group: name, ID: f.id, Detail: "it is waiting and " + g.places()})
+			report(FaultStates, name, "it is waiting and %s", g.places())
 		}
 	}
-	if name := queue.ParseOptions(f.options).DelayID; name != "" && f.due != "" && queue.Instant(f.due).After(now) {
+	if name := queue.ParseOptions(f.options).DelayID; f.there && name != "" && f.due != "" && queue.Instant(f.due).After(now) {
 		switch {
 		case f.owner == "" || (f.owner == f.id && f.free == ""):
 			report(FaultDelayID, "", "it waits, and its delay ID %q is free", name)
 		case f.owner != f.id:
-			a.report(Violation{Fault: FaultDelayID, ID: f.id, Detail: fmt.Sprintf("it waits, and its delay ID %q is that of message %s", name, f.owner)})
+			report(FaultDelayID, "", "it waits, and its delay ID %q is that of message %s", name, f.owner)
 		}
 	}
 }
@@ -67,16 +59,19 @@ func (a *audit) judge(f *facts, groups []string, now time.Time) {
 // that group only.
 func (a *audit) judgeReady(f *facts, group string, now time.Time) {
 	a.judge(f, []string{group}, now)
+	report := func(fault Fault, id, detail string) {
+		a.report(Violation{Fault: fault, Group: group, ID: id, Detail: detail})
+	}
 	switch g := f.groups[0]; {
 	case f.id == nobody:
 	case len(f.id) != queue.IDLength || len(f.entry) <= queue.IDLength:
-		a.report(Violation{Fault: FaultKey, Group: group, Detail: fmt.Sprintf("ready has an entry %.64q, which is not id:due", f.entry)})
+		report(FaultKey, "", fmt.Sprintf("ready has an entry %.64q, which is not id:due", f.entry))
 	case !f.there: // a claim drops such an entry
-		a.report(Violation{Fault: FaultNoBody, Group: group, ID: f.id, Detail: "it is ready without a body", mending: true})
+		report(FaultNoBody, f.id, "it is ready without a body")
 	case g.held():
-		a.report(Violation{Fault: FaultStates, Group: group, ID: f.id, Detail: "it is ready and " + g.places()})
+		report(FaultStates, f.id, "it is ready and "+g.places())
 	case f.due != "":
-		a.report(Violation{Fault: FaultStates, Group: group, ID: f.id, Detail: "it is ready and waiting"})
+		report(FaultStates, f.id, "it is ready and waiting")
 	}
 }
 

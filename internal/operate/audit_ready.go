@@ -213,7 +213,7 @@ func (a *audit) convict(f *gathered, s *search) bool {
 		}
 	}
 	needed := f.needed()
-	v := Violation{ID: f.id, marks: s.marks, version: a.groups.Version, absent: absent, present: present, mending: true}
+	v := Violation{ID: f.id, marks: s.marks, version: a.groups.Version, absent: absent, present: present}
 	switch {
 	case have < needed && !sure, have == needed && doubtful:
 		return false
@@ -222,12 +222,11 @@ func (a *audit) convict(f *gathered, s *search) bool {
 		a.report(v)
 		return true
 	case have != needed:
-		v.Fault, v.mending = FaultRefs, have > needed
-		v.Detail = fmt.Sprintf("refs says that %d groups need it, and %d have it", needed, have)
+		v.Fault, v.Detail = FaultRefs, fmt.Sprintf("refs says that %d groups need it, and %d have it", needed, have)
 		a.report(v)
 	}
 	for _, g := range recorded {
-		v.Fault, v.Group, v.mending = FaultRecord, a.all[g], true
+		v.Fault, v.Group = FaultRecord, a.all[g]
 		v.Detail = "it has a record of deliveries and no state"
 		a.report(v)
 	}

@@ -38,7 +38,7 @@ func (a *audit) repeated(ctx context.Context, group int, all []repetition) error
 		for _, r := range some {
 			at := places[r.id]
 			for i := 1; i < len(at); i++ { // one entry is right, each other one is a violation
-				a.report(Violation{Fault: FaultRepeated, Group: name, ID: r.id, name: strconv.Itoa(i), mending: true,
+				a.report(Violation{Fault: FaultRepeated, Group: name, ID: r.id, name: strconv.Itoa(i),
 					first: at[i-1], second: at[i],
 					Detail: fmt.Sprintf("it is ready %d times at least", len(at))})
 			}

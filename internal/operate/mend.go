@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -12,51 +11,47 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
-// Mend mends a violation if that is safe, and returns what it did. It does nothing if the violation
-// is gone.
+// Mend mends a violation by the rules of the script mend, and returns what it did. It does nothing
+// if the violation is gone, or no rule is for it.
 func (t *Topic) Mend(ctx context.Context, v Violation) (did []string, err error) {
-	if !v.mending {
-		return nil, nil
-	}
+	done := true
 	switch {
 	case v.Fault == FaultRegistry:
-		return []string{"entered the topic in the registry"}, t.Enroll(ctx)
-	case v.Fault == FaultKey:
-		kept, err := servers.AskKey(ctx, t.Client(), v.name, func(ctx context.Context, c redis.UniversalClient) (bool, error) {
+		did, err = []string{"entered the topic in the registry"}, t.Enroll(ctx)
+	case v.Fault == FaultScheduler:
+		did, err = []string{"had the scheduler look at once"}, queue.Do(ctx, t.Client(), t.NewCall(&queue.NudgeScript, queue.Target{}, "event", ""))
+	case v.Fault == FaultKey && v.name != "":
+		did = []string{v.name + " does not expire any more"}
+		done, err = servers.AskKey(ctx, t.Client(), v.name, func(ctx context.Context, c redis.UniversalClient) (bool, error) {
 			return c.Persist(ctx, v.name).Result()
 		})
-		if err != nil || !kept {
-			return nil, err
-		}
-		return []string{v.name + " does not expire any more"}, nil
-	case v.Fault == FaultScheduler:
-		nudge := t.NewCall(&queue.NudgeScript, queue.Target{}, "event", "")
-		return []string{"had the scheduler look at once"}, queue.Do(ctx, t.Client(), nudge)
 	case v.Fault == FaultRepeated:
-		done, err := run(ctx, t, (*redis.Cmd).Bool, t.NewCall(&queue.SingleScript, queue.Target{Group: v.Group},
+		did = []string{fmt.Sprintf("put an entry of ready out of force in group %q", v.Group)}
+		done, err = run(ctx, t, (*redis.Cmd).Bool, t.NewCall(&queue.SingleScript, queue.Target{Group: v.Group},
 			"id", v.ID, "first", v.first, "second", v.second, "most", slack))
-		if err != nil || !done {
-			return nil, err
-		}
-		return []string{fmt.Sprintf("put an entry of ready out of force in group %q", v.Group)}, nil
-	case v.Fault == FaultDelayID && v.name != "":
-		done, err := run(ctx, t, (*redis.Cmd).Bool, t.NewCall(&queue.UntangleScript, queue.Target{}, "name", v.name))
-		if err != nil || !done {
-			return nil, err
-		}
-		return []string{fmt.Sprintf("forgot delay ID %q", queue.DecodeName(v.name))}, nil
+	case v.ID != "" || v.Fault == FaultDelayID:
+		return t.mend(ctx, v)
+	default:
+		return nil, nil
 	}
-	return t.mend(ctx, v)
+	if err != nil || !done {
+		return nil, err
+	}
+	return did, nil
 }
 
-// mend mends a violation of one message.
+// mend mends a violation of one message or delay ID.
 func (t *Topic) mend(ctx context.Context, v Violation) (did []string, err error) {
+	half := ""
+	if v.ID == "" {
+		half = v.name
+	}
 	err = t.WithExisting(ctx, func(groups *queue.Groups) error {
-		all := partOf(groups, groups.All())
+		all := groups.All()
 		// The marks are of the same groups, and of no copy of a window besides.
-		looked := v.version == groups.Version && len(v.marks) == len(all.Names)
-		d := t.Draft(&queue.MendScript, queue.Target{Groups: all.Names}, "version", groups.Version, "id", v.ID, "looked", looked)
-		for i, name := range all.Names {
+		looked := v.version == groups.Version && len(v.marks) == len(all)
+		d := t.Draft(&queue.MendScript, queue.Target{Groups: all}, "version", groups.Version, "id", v.ID, "half", half, "looked", looked)
+		for i, name := range all {
 			seen, m := "", mark{}
 			if looked {
 				m = v.marks[i]
@@ -75,20 +70,12 @@ func (t *Topic) mend(ctx context.Context, v Violation) (did []string, err error)
 		}
 		for _, one := range reply.Each() {
 			what := one.Text("what")
-			did = append(did, groupNamed(what, all))
+			if g := one.Number("group"); g > 0 && g <= len(all) {
+				what += fmt.Sprintf(" in group %q", all[g-1])
+			}
+			did = append(did, what)
 		}
 		return nil
 	})
 	return did, err
-}
-
-// groupNamed replaces the number of a group, as scripts tell it, by the name of the group.
-func groupNamed(what string, groups *queue.Groups) string {
-	for i, name := range groups.Names {
-		number := fmt.Sprintf("group %d", i+1)
-		if head, tail, ok := strings.Cut(what, number); ok && (tail == "" || tail[0] == ',') {
-			return fmt.Sprintf("%sgroup %q%s", head, name, tail)
-		}
-	}
-	return what
 }

@@ -93,7 +93,6 @@ var (
 	RangesScript     = load("ranges")
 	MendScript       = load("mend")
 	SingleScript     = load("single")
-	UntangleScript   = load("untangle")
 	NudgeScript      = load("nudge")
 )
 

@@ -368,7 +368,7 @@ func TestTransitionsAreOfEveryScriptThatChangesMessages(t *testing.T) {
 	}
 	for script, text := range queue.Scripts() {
 		switch script {
-		case "erase", "mend", "nudge", "single", "untangle": // they remove or repair, whatever there is
+		case "erase", "mend", "nudge", "single": // they remove or repair, whatever there is
 		default:
 			require.True(t, called[script] || !writes.MatchString(text), "transitions has no call of %q", script)
 		}

@@ -70,7 +70,7 @@ var (
 	}
 	Repairing = Work{
 		Name:    "repair",
-		scripts: append([]string{"mend", "single", "untangle", "nudge"}, Checking.scripts...),
+		scripts: append([]string{"mend", "single", "nudge"}, Checking.scripts...),
 		besides: slices.Concat([]string{"PERSIST"}, enrolling, Checking.besides),
 	}
 )

@@ -324,24 +324,17 @@ var operations = map[string]operation{
 		holds:   func(d *desk) { require.NoError(d.t, d.direct.RPop(d.t.Context(), d.keys.Ready("a")).Err()) },
 	},
 	"mend": {
-		prepare: func(d *desk) { // as if its body was lost
+		prepare: func(d *desk) { // as if its body was lost, and half of a delay ID
 			require.NoError(d.t, d.direct.HDel(d.t.Context(), d.keys.Messages(), d.id["waits"]).Err())
+			require.NoError(d.t, d.direct.ZAdd(d.t.Context(), d.keys.Taken(), redis.Z{Score: 3e12, Member: "nobody's"}).Err())
 		},
-		do:   repair,
-		want: map[string]string{"ready": "ready", "dead": "dead"},
+		do:    repair,
+		want:  map[string]string{"ready": "ready", "dead": "dead"},
+		holds: func(d *desk) { require.Zero(d.t, d.direct.ZCard(d.t.Context(), d.keys.Taken()).Val()) },
 	},
 	"single": {
 		prepare: repeat,
 		do:      repair,
-	},
-	"untangle": {
-		prepare: func(d *desk) {
-			require.NoError(d.t, d.direct.ZAdd(d.t.Context(), d.keys.Taken(), redis.Z{Score: 3e12, Member: "nobody's"}).Err())
-		},
-		do: repair,
-		holds: func(d *desk) {
-			require.Equal(d.t, []string{"waits"}, d.direct.ZRange(d.t.Context(), d.keys.Taken(), 0, -1).Val())
-		},
 	},
 	"schedules": {prepare: recurs, do: func(d *desk) error {
 		_, _, records, err := d.topic(d.client).Schedules(d.t.Context(), "", []string{"hourly"})

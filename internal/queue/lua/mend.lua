@@ -1,4 +1,4 @@
--- mend: corrects the indexes of one message where that is safe.
+-- mend: corrects the indexes of one message, or a delay id, by few rules.
 --
 -- KEYS
 --   meta       hash: layout, groups (the version of the group set)
@@ -21,7 +21,8 @@
 --   suspects    hash: id -> "expiries alone lost", of messages whose last lease expired and last
 -- ARGV
 --   version  text: of the group set that KEYS were made from
---   id       text: of the message
+--   id       text: of the message; "" to look only at the delay id
+--   half     text: a delay id as it is stored, which only one of its two keys has; else ""
 --   looked   flag: "1" if the caller has searched ready
 -- ARGV of each group
 --   seen      text: "absent" or "present" as the caller found the message in ready, or ""
@@ -29,22 +30,25 @@
 --   last      text: another mark; else ""
 --   length    number: another mark; else ""
 --
--- A message without a body is forgotten. A message with half a lease becomes due again. A message
--- that is in two states of a group keeps the state that loses nothing. A message that is in no
--- state becomes due again in all groups, of which some may have had it.
+-- The rules. Everything is read again here, so that what is correct by now stays as it is.
+--   1  A message without a body is forgotten. A claim does that with its entries of ready.
+--   2  A message with a body that is in no state is due again at once: in all groups, of which some
+--      may have had it. So is a message of a group that has half a lease for it, and no more.
+--   3  Of two places in a group, a message in hand stays so. Else a retry stays.
+--   4  Entries that follow from others are made anew: records of deliveries, suspects, delay ids,
+--      and refs.
 -- refs is raised to the number of groups that surely have the message. A group has it in ready if
 -- it came there since the marks, or was present and ready has not changed. refs is lowered only for
 -- a message that is in no state, since all groups get that.
 -- While a group is being removed, nobody can tell which groups need a body. Then refs stays, and a
 -- message that is in no state stays so.
--- Everything is read again here, so that what is correct by now stays as it is.
 -- Returns {"stale"} when the group set has changed, else
 -- REPLY
 --   ok  text: "ok"
 -- REPLY of each correction
---   what  text: was done, with the number of the group
+--   what   text: was done
+--   group  number: in which group, or 0
 -- Twice: the second run finds nothing to correct.
-
 
 --@use now post grace schedule id_length came
 local score = string.format('%d', now)
@@ -53,13 +57,23 @@ if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
 end
 local reply = {'ok'}
-local function did(what)
+local function did(what, group)
   reply[#reply + 1] = what
+  reply[#reply + 1] = group or 0
 end
 
 -- Read every key that is written later: one of a wrong type is found before the first write.
 redis.call('HLEN', names)
 redis.call('ZCARD', taken)
+if half ~= '' then
+  local owner, free = redis.call('HGET', names, half), redis.call('ZSCORE', taken, half)
+  if owner and not free or free and not owner then
+    redis.call('HDEL', names, half)
+    redis.call('ZREM', taken, half)
+    did('forgot the delay id, which had only one of its two keys')
+  end
+  return reply
+end
 local removing = redis.call('ZCOUNT', idle, '-inf', 0) > 0
 local body = redis.call('HEXISTS', messages, id) == 1
 local own, counted = redis.call('HGET', options, id), redis.call('HGET', refs, id)
@@ -88,25 +102,20 @@ local name = own and string.match(own, 'delay_id:(%S+)')
 
 -- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
 redis.call('HDEL', scheduler, '')
-if not body then
-  if redis.call('ZREM', pending, id) == 1 then
-    did('forgot that it waits, for it had no body')
-  end
-  if redis.call('HDEL', refs, id) + redis.call('HDEL', options, id) > 0 then
-    did('forgot its refs and options, for it had no body')
-  end
+if not body then -- rule 1
+  local gone = redis.call('ZREM', pending, id) + redis.call('HDEL', refs, id) + redis.call('HDEL', options, id)
   if name and redis.call('HGET', names, name) == id then
     redis.call('HDEL', names, name)
     redis.call('ZREM', taken, name)
   end
   for g = 1, group_count do
     --@each group g unack leases retry dead deliveries suspects
-    local gone = redis.call('ZREM', unack, id) + redis.call('HDEL', leases, id)
+    gone = gone + redis.call('ZREM', unack, id) + redis.call('HDEL', leases, id)
       + redis.call('ZREM', retry, id) + redis.call('ZREM', dead, id)
       + redis.call('HDEL', deliveries, id) + redis.call('HDEL', suspects, id)
-    if gone > 0 then
-      did('forgot it in group ' .. g .. ', for it had no body')
-    end
+  end
+  if gone > 0 then
+    did('forgot it, for it had no body')
   end
   return reply
 end
@@ -114,43 +123,36 @@ end
 for g = 1, group_count do
   local f = facts[g]
   --@each group g unack leases retry dead deliveries suspects
-  if f.lease and not f.unack then
+  if f.lease and not f.unack or f.unack and not f.lease then -- rule 2
     redis.call('HDEL', leases, id)
-    did('took away the lease that had no deadline in group ' .. g)
-  end
-  if f.unack and not f.lease then
-    redis.call('ZREM', unack, id)
-    f.unack = false
-    if not f.retry and not f.dead then
+    if redis.call('ZREM', unack, id) == 1 and not (due or f.retry or f.dead) then
       redis.call('ZADD', retry, score, id)
       schedule(now)
       f.retry = score
     end
-    did('made it due again, for it had a deadline and no lease in group ' .. g)
+    f.unack = false
+    did('ended half a lease', g)
   end
-  if f.unack and (f.retry or f.dead) then
-    redis.call('ZREM', retry, id)
+  if f.unack and f.retry or f.unack and f.dead or f.retry and f.dead then -- rule 3
+    if f.unack then
+      redis.call('ZREM', retry, id)
+    end
     redis.call('ZREM', dead, id)
-    f.retry, f.dead = false, false
-    did('took it from what retries and is dead, for it is in hand in group ' .. g)
+    f.retry, f.dead = not f.unack and f.retry, false
+    did(f.unack and 'kept it in hand only' or 'kept its retry only', g)
   end
-  if f.retry and f.dead then
-    redis.call('ZREM', dead, id)
-    f.dead = false
-    did('took it from what is dead, for it is retrying in group ' .. g)
-  end
-  local lives = f.unack or f.retry or f.dead
-  if (f.retry or f.dead) and not f.record then
+  local waits = f.retry or f.dead -- rule 4
+  local gone = f.absent and not f.unack and not waits
+  if waits and not f.record then
     redis.call('HSET', deliveries, id, f.dead and '0 - - not known' or '0 r -')
-    did('gave it a record of deliveries in group ' .. g)
-  end
-  if f.suspect and (not f.record or f.retry or f.dead or (f.absent and not lives)) then
-    redis.call('HDEL', suspects, id)
-    did('forgot that its lease expired in group ' .. g)
-  end
-  if f.record and f.absent and not lives then
+    did('gave it a record of deliveries', g)
+  elseif f.record and gone then
     redis.call('HDEL', deliveries, id)
-    did('forgot its record of deliveries in group ' .. g .. ', which does not have it')
+    did('forgot its record of deliveries', g)
+  end
+  if f.suspect and (waits or gone or not f.record) then
+    redis.call('HDEL', suspects, id)
+    did('forgot that its lease expired', g)
   end
 end
 
@@ -164,7 +166,7 @@ if due and due > now and name then
   end
 end
 
-if not due and not removing and not found then
+if not due and not removing and not found then -- rule 2
   if group_count == 0 then
     redis.call('ZADD', pending, score, id)
     did('had it wait for its due time, for it was in no state')
@@ -173,7 +175,7 @@ if not due and not removing and not found then
     --@each group g retry deliveries
     redis.call('ZADD', retry, score, id)
     redis.call('HSET', deliveries, id, '0 r -')
-    did('made it due again, for it was in no state of group ' .. g)
+    did('made it due again, for it was in no state', g)
   end
   if group_count > 1 then
     redis.call('HSET', refs, id, group_count)
