@@ -351,7 +351,7 @@ func (l *letters) each(ctx context.Context, bodies bool, do func([]operate.Liste
 				break
 			}
 			progress.Looked++
-			if l.bulk.Filter.matches(l.admin.listed(l.topic.Name, l.topic.Name, l.group, Dead, m)) {
+			if l.bulk.Filter.matches(l.admin.listed(l.topic.Name, l.topic.Name, m)) {
 				chunk = append(chunk, m)
 			}
 		}

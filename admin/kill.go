@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
@@ -37,7 +36,7 @@ func (a *Admin) Kill(ctx context.Context, topic, group, id, reason string) (Stat
 	case reason != "":
 		reason = "killed: " + reason
 	}
-	state, err := over(ctx, a, topic, func(plain string) (operate.State, error) {
+	state, err := over(ctx, a, topic, func(plain string) (string, error) {
 		t, err := a.topic(ctx, plain, rights.Killing)
 		if err != nil {
 			return "", err

@@ -22,18 +22,18 @@ type State string
 
 const (
 	// Waiting messages wait for their due time, in all groups.
-	Waiting = State(operate.Waiting)
+	Waiting State = operate.Waiting
 	// Ready messages are due and wait for a subscription to claim them.
-	Ready = State(operate.Ready)
+	Ready State = operate.Ready
 	// InHand messages are leased by a subscription.
-	InHand = State(operate.InHand)
+	InHand State = operate.InHand
 	// Retrying messages were nacked with a delay, and wait for it.
-	Retrying = State(operate.Retrying)
+	Retrying State = operate.Retrying
 	// Dead messages are dead letters.
-	Dead = State(operate.Dead)
+	Dead State = operate.Dead
 	// Unknown is returned by Get if, with several groups, the message may be ready or settled in a
 	// group.
-	Unknown = State("")
+	Unknown State = ""
 )
 
 // Message is a message in Redis.
@@ -83,11 +83,11 @@ type Place struct {
 	InHandSince time.Time `json:"in_hand_since"`
 
 	// ClaimedDue is when a message in hand was due, for its first delivery or for a retry. It is
-	// only known from Get, and zero in other states.
+	// zero in other states.
 	ClaimedDue time.Time `json:"claimed_due"`
 
 	// Subscription is the subscription that has the message (InHand), as in Worker.Subscription. It
-	// is only known from Get, and not in JSON.
+	// is not in JSON.
 	Subscription string `json:"-"`
 
 	// Deliveries is the number of failed deliveries that count. Redelivered is true if the message
@@ -115,13 +115,9 @@ func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err 
 		if m.ID > found.ID {
 			return // another partition has it, too
 		}
-		m = a.message(topic, t.Name, found.ID, found.Options, found.Body)
-		if !found.Due.IsZero() {
-			m.Places = []Place{{State: Waiting, At: found.Due}}
-		}
-		for _, g := range found.Groups {
-			m.Places = append(m.Places, Place{Group: g.Group, State: State(g.State), At: g.At, InHandSince: g.Since, ClaimedDue: g.Due, Subscription: g.Holder,
-				Deliveries: g.Deliveries, Redelivered: g.Delivered, Expiries: g.Expiries, Reason: g.Reason})
+		m = a.message(topic, t.Name, found.Stored)
+		for _, p := range found.Places {
+			m.Places = append(m.Places, readPlace(p))
 		}
 	}
 	err = a.about(ctx, topic, ref, "get", rights.Finding, func(t *operate.Topic) error {
@@ -140,9 +136,15 @@ func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err 
 	return m, err
 }
 
+func readPlace(p operate.Place) Place {
+	return Place{Group: p.Group, State: State(p.State), At: p.At, InHandSince: queue.LeasedAt(p.Token), ClaimedDue: queue.LeaseDue(p.Token),
+		Subscription: queue.SubscriptionOf(p.Token), Deliveries: p.Record.Count, Redelivered: p.Record.Delivered(), Expiries: p.Expiries, Reason: p.Record.Reason}
+}
+
 // message returns a message of a plain topic that belongs to a topic.
-func (a *Admin) message(topic, plain, id string, o queue.Options, body []byte) Message {
-	m := Message{ID: id, DelayID: o.DelayID, MaxDeliveries: o.MaxDeliveries}
+func (a *Admin) message(topic, plain string, stored operate.Stored) Message {
+	o, body := stored.Options, stored.Body
+	m := Message{ID: stored.ID, DelayID: o.DelayID, MaxDeliveries: o.MaxDeliveries}
 	if plain != topic {
 		m.Topic = plain
 	}
@@ -323,13 +325,13 @@ func (a *Admin) page(ctx context.Context, topic, plain string, q Query) (Page, e
 		return Page{}, fmt.Errorf("list: %w", err)
 	}
 	group := groupName(q.Group)
-	listed, err := t.List(ctx, group, operate.State(q.State), q.Cursor, cmp.Or(max(q.Limit, 0), 100), pageBytes)
+	listed, err := t.List(ctx, group, string(q.State), q.Cursor, cmp.Or(max(q.Limit, 0), 100), pageBytes)
 	if err != nil {
 		return Page{}, fmt.Errorf("list messages of group %q of topic %q: %w", group, plain, err)
 	}
 	page := Page{Next: listed.Next}
 	for _, l := range listed.Messages {
-		m := a.listed(topic, plain, group, q.State, l)
+		m := a.listed(topic, plain, l)
 		if q.Filter.matches(m) {
 			page.Messages = append(page.Messages, m)
 		}
@@ -340,13 +342,8 @@ func (a *Admin) page(ctx context.Context, topic, plain string, q Query) (Page, e
 // pageBytes is the approximate maximum size of the messages in a page.
 const pageBytes = 4 << 20
 
-func (a *Admin) listed(topic, plain, group string, state State, l operate.Listed) Message {
-	m := a.message(topic, plain, l.ID, l.Options, l.Body)
-	place := Place{Group: group, State: state, At: l.At, InHandSince: l.Since, Deliveries: l.Deliveries,
-		Redelivered: l.Delivered, Reason: l.Reason}
-	if state == Waiting {
-		place.Group = ""
-	}
-	m.Places = []Place{place}
+func (a *Admin) listed(topic, plain string, l operate.Listed) Message {
+	m := a.message(topic, plain, l.Stored)
+	m.Places = []Place{readPlace(l.Place)}
 	return m
 }

@@ -114,7 +114,7 @@ func (a *Admin) reasonsOf(ctx context.Context, topic, plain, group string, bulk 
 	found := map[string]*known{}
 	reasons.Looked, err = l.each(ctx, false, func(chunk []operate.Listed) (int, error) {
 		for _, m := range chunk {
-			text := foldReason(m.Reason)
+			text := foldReason(m.Record.Reason)
 			r := found[text]
 			if r == nil && len(found) >= reasonsTold {
 				reasons.Other++
@@ -148,7 +148,7 @@ func (a *Admin) reasonsOf(ctx context.Context, topic, plain, group string, bulk 
 		}
 		for i, r := range some {
 			r.last.Body = bodies[i]
-			r.Sample = a.listed(topic, plain, group, Dead, r.last)
+			r.Sample = a.listed(topic, plain, r.last)
 			reasons.Reasons = append(reasons.Reasons, r.DeadReason)
 		}
 	}

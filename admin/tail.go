@@ -133,7 +133,7 @@ func (a *Admin) tailed(ctx context.Context, topic string, tails []*tail) (due []
 		}
 		now = t.last.Now
 		for _, p := range passed {
-			m := a.message(topic, t.topic.Name, p.ID, p.Options, p.Body)
+			m := a.message(topic, t.topic.Name, p.Stored)
 			m.Places = []Place{{At: p.Due}}
 			due = append(due, m)
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
@@ -73,18 +74,20 @@ func (a *Admin) upcoming(ctx context.Context, topic string, load Load) ([]Bucket
 	if err != nil {
 		return nil, fmt.Errorf("upcoming: %w", err)
 	}
-	counted, err := t.Upcoming(ctx, groupName(load.Group), load.From, load.Width, load.Buckets)
+	reply, err := t.Upcoming(ctx, groupName(load.Group), load.From, load.Width, load.Buckets)
 	if err != nil {
 		return nil, fmt.Errorf("upcoming: %w", err)
 	}
-	buckets := make([]Bucket, len(counted))
-	for i, c := range counted {
-		buckets[i] = Bucket{From: c.From, Waiting: c.Waiting, Retrying: c.Retrying}
-		if i > 0 {
-			buckets[i-1].Until = c.From
-		}
+	begins := reply.Time("begins")
+	var buckets []Bucket
+	for i, span := range reply.Each() {
+		buckets = append(buckets, Bucket{From: bucketStart(begins, load.Width, i), Until: bucketStart(begins, load.Width, i+1),
+			Waiting: span.Number("waiting"), Retrying: span.Number("retrying")})
 	}
-	last := &buckets[len(buckets)-1]
-	last.Until = last.From.Add((load.Width + time.Millisecond - 1).Truncate(time.Millisecond))
 	return buckets, nil
+}
+
+// bucketStart returns when an interval begins. A Duration from the first one on might overflow.
+func bucketStart(first time.Time, width time.Duration, number int) time.Time {
+	return time.UnixMilli(first.UnixMilli() + int64(number)*queue.CeilMillis(width))
 }

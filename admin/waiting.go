@@ -68,7 +68,7 @@ func (a *Admin) DeliverNow(ctx context.Context, topic string, message Ref) error
 // expiryOf returns a function that reads from when on it is too late for a message of a topic.
 func (a *Admin) expiryOf(t *operate.Topic) operate.Expires {
 	return func(o queue.Options, body []byte) time.Time {
-		m := a.message(t.Name, t.Name, "", o, body)
+		m := a.message(t.Name, t.Name, operate.Stored{Options: o, Body: body})
 		if m.OnExpiry != redisdelay.ExpiryDrop && m.OnExpiry != redisdelay.ExpiryDead {
 			return time.Time{}
 		}

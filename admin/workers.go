@@ -1,10 +1,14 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
@@ -55,20 +59,73 @@ func (a *Admin) Workers(ctx context.Context, topic string) ([]Worker, error) {
 	return over(ctx, a, topic, func(plain string) ([]Worker, error) { return a.workers(ctx, plain) }, appendTo)
 }
 
+// workersTogether is how many groups one step of Workers reads at most.
+const workersTogether = 100
+
 func (a *Admin) workers(ctx context.Context, topic string) ([]Worker, error) {
 	t, err := a.topic(ctx, topic, rights.Watching)
 	if err != nil {
 		return nil, fmt.Errorf("workers: %w", err)
 	}
-	found, err := t.Workers(ctx)
+	groups, err := t.Existing(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("workers: %w", err)
+	}
+	now, err := t.Now(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("workers of topic %q: %w", topic, err)
 	}
-	workers := make([]Worker, len(found))
-	for i, w := range found {
-		workers[i] = Worker{Topic: topic, Group: w.Group, Host: w.Host, PID: w.PID, Program: w.Program, Version: w.Version,
-			Subscription: w.Subscription, Address: w.Address, Since: w.Since, Seen: w.Seen, InHand: w.InHand, Oldest: w.Oldest,
-			Active: w.Active, StandsBy: w.StandsBy}
+	var all []Worker
+	for some := range slices.Chunk(groups.Names, workersTogether) {
+		var keys []string
+		for _, g := range some {
+			keys = append(keys, t.Keys().Workers(g), t.Keys().Leases(g))
+		}
+		fields, err := t.Hashes(ctx, append(keys, t.Keys().Active()))
+		if err != nil {
+			return nil, fmt.Errorf("workers of topic %q: %w", topic, err)
+		}
+		for i, g := range some {
+			found := workersOf(topic, g, now, fields[2*i], fields[2*i+1])
+			if record, single := fields[len(keys)][g]; single {
+				for i := range found {
+					found[i].Active = found[i].Subscription == queue.ReadActive(record).Subscription
+					found[i].StandsBy = !found[i].Active
+				}
+			}
+			all = append(all, found...)
+		}
 	}
-	return workers, nil
+	slices.SortFunc(all, func(a, b Worker) int {
+		return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID),
+			strings.Compare(a.Subscription, b.Subscription))
+	})
+	return all, nil
+}
+
+// workersOf returns the subscriptions of a group, from what its hashes of workers and leases have.
+// Of one that has leases but has not shown itself lately, only the name is known.
+func workersOf(topic, group string, now time.Time, signs, leases map[string]string) []Worker {
+	found := map[string]*Worker{}
+	for subscription, text := range signs {
+		if w := queue.ReadWorker(subscription, text); !w.Until.Before(now) {
+			found[subscription] = &Worker{Topic: topic, Group: group, Host: w.Host, PID: w.PID, Program: w.Program, Version: w.Version,
+				Subscription: subscription, Address: w.Address, Since: w.Since, Seen: w.Seen}
+		}
+	}
+	for _, token := range leases {
+		subscription := queue.SubscriptionOf(token)
+		w := found[subscription]
+		if w == nil {
+			w = &Worker{Topic: topic, Group: group, Subscription: subscription}
+			found[subscription] = w
+		}
+		w.InHand++
+		w.Oldest = earliest(w.Oldest, queue.LeasedAt(token))
+	}
+	all := make([]Worker, 0, len(found))
+	for _, w := range found {
+		all = append(all, *w)
+	}
+	return all
 }

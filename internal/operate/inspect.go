@@ -113,28 +113,27 @@ func parseFacts(part []any) facts {
 	return f
 }
 
-// Found is a message and its states.
-type Found struct {
+// Stored is a message as Redis has it.
+type Stored struct {
 	ID      string
 	Options queue.Options
-	Body    []byte
-	Due     time.Time // while it is waiting; zero: it is in groups
-	Groups  []FoundIn
+	Body    []byte // nil if it was not asked for, or is lost
 }
 
-// FoundIn is the state of a message in one group. State is "" if the message is either ready or
-// done in the group: only a search through ready could tell.
-type FoundIn struct {
-	Group      string
-	State      State
-	At         time.Time
-	Since      time.Time // since when a subscription has it; only of InHand
-	Due        time.Time // when it was due; only of InHand
-	Holder     string    // the subscription that has it; only of InHand
-	Deliveries int
-	Delivered  bool // it was delivered, or may have been
-	Expiries   int  // leases of it that expired in a row
-	Reason     string
+// Place is the state of a message in a group, as Redis has it.
+type Place struct {
+	Group    string    // "": it is waiting
+	State    string    // "": ready or done, and only a search through ready could tell
+	At       time.Time // when it is due, when its lease ends, or when it died
+	Token    string    // of its lease; only of InHand
+	Record   queue.Record
+	Expiries int // leases of it that expired in a row; Find only
+}
+
+// Found is a message and its places: one while it waits, else one of each group that has it.
+type Found struct {
+	Stored
+	Places []Place
 }
 
 // Find returns one message, or queue.ErrNotFound. It returns ErrTooLate for a delay ID that is
@@ -229,18 +228,17 @@ func (f *facts) isNamed(now time.Time) bool {
 // found returns the states of the message in the groups of the set, while others may have it too:
 // groups that are being removed, and the window.
 func (f *facts) found(groups *queue.Groups, others int) Found {
-	found := Found{ID: f.id, Options: queue.ParseOptions(f.options), Body: []byte(f.body), Due: queue.Instant(f.due)}
+	found := Found{Stored: Stored{f.id, queue.ParseOptions(f.options), []byte(f.body)}}
 	if f.due != "" {
+		found.Places = []Place{{State: Waiting, At: queue.Instant(f.due)}}
 		return found
 	}
 	needed, unknown := f.needed(), 0
 	for i, g := range f.groups {
-		r := queue.ReadRecord(g.record)
-		in := FoundIn{Group: groups.Names[i], Deliveries: r.Count, Delivered: r.Delivered(), Expiries: queue.ReadExpiries(g.suspect), Reason: r.Reason}
+		in := Place{Group: groups.Names[i], Record: queue.ReadRecord(g.record), Expiries: queue.ReadExpiries(g.suspect)}
 		switch {
 		case g.unack != "":
-			in.State, in.At, in.Holder = InHand, queue.Instant(g.unack), queue.SubscriptionOf(g.lease)
-			in.Since, in.Due = queue.LeasedAt(g.lease), queue.LeaseDue(g.lease)
+			in.State, in.At, in.Token = InHand, queue.Instant(g.unack), g.lease
 		case g.retry != "":
 			in.State, in.At = Retrying, queue.Instant(g.retry)
 		case g.dead != "":
@@ -248,14 +246,14 @@ func (f *facts) found(groups *queue.Groups, others int) Found {
 		default:
 			unknown++
 		}
-		found.Groups = append(found.Groups, in)
+		found.Places = append(found.Places, in)
 	}
 	// As many groups have the message as refs counts. If all groups that are left are needed, the
 	// message is ready in them. If none is needed, they are done with it. One of the others may be
 	// counted, and is not in the set.
 	left := needed - f.holders()
-	kept := found.Groups[:0]
-	for _, in := range found.Groups {
+	kept := found.Places[:0]
+	for _, in := range found.Places {
 		switch {
 		case in.State != "":
 		case left <= 0:
@@ -265,6 +263,6 @@ func (f *facts) found(groups *queue.Groups, others int) Found {
 		}
 		kept = append(kept, in)
 	}
-	found.Groups = kept
+	found.Places = kept
 	return found
 }

@@ -14,7 +14,7 @@ var looked = queue.KillScript.Constant("looked")
 // Kill makes a dead letter of a message of a group, and returns the state that it had. It makes one
 // of a waiting message in all groups. It searches ready step by step, from the right, where places
 // only grow: so it passes no entry. It returns queue.ErrNotFound if the group has no such message.
-func (t *Topic) Kill(ctx context.Context, group, id, reason string) (State, error) {
+func (t *Topic) Kill(ctx context.Context, group, id, reason string) (string, error) {
 	operation := t.Keys().Operation(queue.Token())
 	missing := fmt.Errorf("message %s of group %q of topic %q: %w", id, group, t.Name, queue.ErrNotFound)
 	// In the time between two steps a message may leave ready, and come back to entries that were
@@ -34,7 +34,7 @@ func (t *Topic) Kill(ctx context.Context, group, id, reason string) (State, erro
 			case state == "missing":
 				return "", missing
 			case state != "searching":
-				return State(state), nil
+				return state, nil
 			}
 		}
 	}

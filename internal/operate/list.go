@@ -15,27 +15,19 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
-// State is the state of a message in a group.
-type State string
-
+// The states of a message in a group.
 const (
-	Waiting  State = "waiting"  // waits for its due time; for all groups
-	Ready    State = "ready"    // waits for a subscription
-	InHand   State = "in_hand"  // leased to a subscription
-	Retrying State = "retrying" // waits for its next delivery
-	Dead     State = "dead"
+	Waiting  = "waiting"  // waits for its due time; for all groups
+	Ready    = "ready"    // waits for a subscription
+	InHand   = "in_hand"  // leased to a subscription
+	Retrying = "retrying" // waits for its next delivery
+	Dead     = "dead"
 )
 
-// Listed is a message in a page.
+// Listed is a message in a page, and its place in the state of the page.
 type Listed struct {
-	ID         string
-	At         time.Time // when it is due, when its lease ends, or when it died
-	Since      time.Time // since when a subscription has it; only of InHand
-	Options    queue.Options
-	Body       []byte // nil if the page has no bodies, or the body is lost
-	Deliveries int
-	Delivered  bool // it was delivered, or may have been
-	Reason     string
+	Stored
+	Place
 }
 
 // Page is some messages of one state, in order of time and ID.
@@ -47,7 +39,7 @@ type Page struct {
 // List returns the messages of a state from a cursor on, "" for the first. A page has at most limit
 // messages, at most a thousand, and about bytes of bodies; no bodies if bytes is zero. It returns
 // queue.ErrNotFound if there is no such topic, or no such group; waiting messages are in no group.
-func (t *Topic) List(ctx context.Context, group string, state State, cursor string, limit, bytes int) (Page, error) {
+func (t *Topic) List(ctx context.Context, group, state, cursor string, limit, bytes int) (Page, error) {
 	k := t.Keys()
 	kind, records, key := "zset", k.Deliveries(group), ""
 	switch state {
@@ -84,7 +76,7 @@ func (t *Topic) List(ctx context.Context, group string, state State, cursor stri
 	if err != nil {
 		return Page{}, err
 	}
-	return readPage(reply, state, kind, score)
+	return readPage(reply, group, state, kind, score)
 }
 
 // Require returns queue.ErrNotFound if there is no such topic, or no such group; "" is no group.
@@ -115,18 +107,13 @@ func parseCursor(kind, cursor string) (score, id string, err error) {
 	return score, id, nil
 }
 
-// Bucket is a span of time, and how many messages fall due in it.
-type Bucket struct {
-	From              time.Time
-	Waiting, Retrying int
-}
-
 // Upcoming counts the messages that fall due in each of n spans of time, a thousand spans at most.
 // It counts waiting messages, and the retries of a group, if there is such a group. The first span
-// begins at from, or now if from is zero. It returns queue.ErrNotFound if there is no such topic.
-func (t *Topic) Upcoming(ctx context.Context, group string, from time.Time, width time.Duration, n int) ([]Bucket, error) {
+// begins at from, or now if from is zero. It returns what the script replied, or queue.ErrNotFound
+// if there is no such topic.
+func (t *Topic) Upcoming(ctx context.Context, group string, from time.Time, width time.Duration, n int) (queue.Reply, error) {
 	if err := t.Require(ctx, ""); err != nil {
-		return nil, err
+		return queue.Reply{}, err
 	}
 	begin := ""
 	if !from.IsZero() {
@@ -134,9 +121,9 @@ func (t *Topic) Upcoming(ctx context.Context, group string, from time.Time, widt
 	}
 	reply, err := run(ctx, t, (*redis.Cmd).Slice, t.NewCall(&queue.UpcomingScript, queue.Target{Group: group}, "from", begin, "width", width, "spans", n))
 	if err != nil {
-		return nil, err
+		return queue.Reply{}, err
 	}
-	return readUpcoming(reply, width, n)
+	return readUpcoming(reply, n)
 }
 
 // Bodies returns the bodies of messages, nil for one that has none.

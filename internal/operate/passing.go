@@ -22,11 +22,9 @@ type Passing struct {
 
 // Passed is a message that became due of late, or becomes due soon.
 type Passed struct {
-	Entry   string // "id:due", unique in a topic
-	ID      string
-	Due     time.Time
-	Options queue.Options
-	Body    []byte // nil if the caller has it, or if it is lost
+	Stored
+	Entry string // "id:due", unique in a topic
+	Due   time.Time
 }
 
 const (
@@ -75,7 +73,7 @@ func readPassing(reply []any) (seen Passing, err error) {
 		return Passing{}, fmt.Errorf("passing: the server says that it is %.64q", read.Text("now"))
 	}
 	for _, part := range read.Each() {
-		m := Passed{Entry: part.Text("entry"), Options: queue.ParseOptions(part.Text("options"))}
+		m := Passed{Entry: part.Text("entry"), Stored: Stored{Options: queue.ParseOptions(part.Text("options"))}}
 		id, due, ok := strings.Cut(m.Entry, ":")
 		if m.ID, m.Due = id, queue.Instant(due); !ok || m.Due.IsZero() {
 			return Passing{}, fmt.Errorf("passing: unexpected entry %.64q", m.Entry)

@@ -29,9 +29,9 @@ func isScore(text string) bool {
 	return err == nil && !math.IsNaN(f)
 }
 
-// readPage reads the reply of the page script, for a page of a state in a key of a kind, from a
-// score on.
-func readPage(reply []any, state State, kind, score string) (Page, error) {
+// readPage reads the reply of the page script, for a page of a state of a group in a key of a kind,
+// from a score on.
+func readPage(reply []any, group, state, kind, score string) (Page, error) {
 	read, err := queue.PageScript.Read(reply)
 	if err != nil {
 		return Page{}, err
@@ -48,13 +48,13 @@ func readPage(reply []any, state State, kind, score string) (Page, error) {
 		if id == nobody {
 			continue
 		}
-		m := Listed{ID: id, At: queue.Instant(score), Since: queue.LeasedAt(part.Text("token")), Options: queue.ParseOptions(part.Text("options"))}
+		m := Listed{Stored{ID: id, Options: queue.ParseOptions(part.Text("options"))},
+			Place{Group: group, State: state, At: queue.Instant(score), Token: part.Text("token")}}
 		if body, there := part.Part("body").(string); there {
 			m.Body = []byte(body)
 		}
 		if state != Waiting {
-			r := queue.ReadRecord(part.Text("record"))
-			m.Deliveries, m.Delivered, m.Reason = r.Count, r.Delivered(), r.Reason
+			m.Record = queue.ReadRecord(part.Text("record"))
 		}
 		page.Messages = append(page.Messages, m)
 	}
@@ -88,25 +88,16 @@ func readScan(reply []any) (next string, found []string, err error) {
 }
 
 // readUpcoming reads the reply of the upcoming script about n spans of time.
-func readUpcoming(reply []any, width time.Duration, n int) ([]Bucket, error) {
+func readUpcoming(reply []any, n int) (queue.Reply, error) {
 	read, err := queue.UpcomingScript.Read(reply)
-	if err != nil {
-		return nil, err
-	}
-	spans, first := read.Each(), queue.Instant(read.Text("begins"))
 	switch {
-	case len(spans) != n:
-		return nil, fmt.Errorf("upcoming: unexpected reply of %d parts about %d spans", len(reply), n)
-	case first.IsZero():
-		return nil, fmt.Errorf("upcoming: the spans begin at %.64q", read.Text("begins"))
+	case err != nil:
+	case len(read.Each()) != n:
+		err = fmt.Errorf("upcoming: unexpected reply of %d parts about %d spans", len(reply), n)
+	case read.Time("begins").IsZero():
+		err = fmt.Errorf("upcoming: the spans begin at %.64q", read.Text("begins"))
 	}
-	buckets := make([]Bucket, n)
-	for i, span := range spans {
-		// A Duration might overflow.
-		from := time.UnixMilli(first.UnixMilli() + int64(i)*queue.CeilMillis(width))
-		buckets[i] = Bucket{From: from, Waiting: span.Number("waiting"), Retrying: span.Number("retrying")}
-	}
-	return buckets, nil
+	return read, err
 }
 
 // number reads a part of a reply that is a number or the text of one. It returns 0 for any other

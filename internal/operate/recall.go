@@ -188,9 +188,12 @@ func (t *Topic) notWaiting(ref Ref, found Found) error {
 	if ref.ID == "" {
 		what = "message " + found.ID
 	}
-	states := map[State]string{Ready: "ready", InHand: "in hand", Retrying: "retrying", Dead: "dead", "": "ready or done with"}
+	states := map[string]string{Ready: "ready", InHand: "in hand", Retrying: "retrying", Dead: "dead", "": "ready or done with"}
 	var each []string
-	for _, g := range found.Groups {
+	for _, g := range found.Places { // none if it waits by now
+		if g.State == Waiting {
+			continue
+		}
 		each = append(each, fmt.Sprintf("%s in group %q", states[g.State], g.Group))
 	}
 	if len(each) == 0 {

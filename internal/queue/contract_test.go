@@ -142,7 +142,7 @@ func TestACallNamesWhatItPasses(t *testing.T) {
 		}
 		each := func(want string, add func(d *queue.Draft)) {
 			t.Helper()
-			d := w.topic.Draft(&queue.MendScript, on, "version", "1", "id", "X", "looked", true)
+			d := w.topic.Draft(&queue.MendScript, on, "version", "1", "id", "X", "half", "", "looked", true)
 			add(d)
 			require.ErrorContains(t, do(ctx, w.Client, d.Call()), "script mend: "+want)
 		}

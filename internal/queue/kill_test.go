@@ -11,7 +11,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-func (w *world) kill(group, name string) operate.State {
+func (w *world) kill(group, name string) string {
 	w.t.Helper()
 	state, err := w.topic.Kill(ctx, group, w.id[name], "killed: poison")
 	require.NoError(w.t, err)

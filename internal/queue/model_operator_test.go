@@ -155,12 +155,12 @@ func (m *model) kill(t *rapid.T) {
 	if in == nil || slices.ContainsFunc(in.Ready, func(r readied) bool { return r.ID == id }) {
 		t.Skip("it is ready, or the group is gone")
 	}
-	kill := func() (operate.State, error) { return m.topic.Kill(ctx, g, id, "killed") }
+	kill := func() (string, error) { return m.topic.Kill(ctx, g, id, "killed") }
 	_, pends := m.picture.Waiting[id]
 	_, held := in.InHand[id]
 	_, retries := in.Retry[id]
 	_, dead := in.Dead[id]
-	var want operate.State
+	var want string
 	switch {
 	case pends:
 		want = operate.Waiting

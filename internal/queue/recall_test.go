@@ -70,7 +70,7 @@ func TestRetryIsCancelledIfTheOtherGroupIsDone(t *testing.T) {
 		found, err := w.topic.FindRetrying(ctx, "x")
 		require.NoError(t, err)
 		require.Equal(t, w.id["x"], found.ID)
-		require.Len(t, found.Groups, 1)
+		require.Len(t, found.Places, 1)
 		require.NoError(t, w.topic.CancelRetries(ctx, "x"))
 		require.Empty(t, w.stored())
 	}, "a", "b")
@@ -119,8 +119,8 @@ func TestRetryIsLeftAloneIfAnotherGroupDoesNotWait(t *testing.T) {
 				})
 				found, err := w.topic.FindRetrying(ctx, "x")
 				require.NoError(t, err)
-				require.Equal(t, operate.Retrying, found.Groups[0].State)
-				require.Equal(t, map[string]operate.State{"ready": operate.Ready, "in hand": operate.InHand, "dead": operate.Dead}[state], found.Groups[1].State)
+				require.Equal(t, operate.Retrying, found.Places[0].State)
+				require.Equal(t, map[string]string{"ready": operate.Ready, "in hand": operate.InHand, "dead": operate.Dead}[state], found.Places[1].State)
 
 				// One such message keeps all of them.
 				w.retries("later", "a")

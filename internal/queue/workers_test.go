@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/operate"
+	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -15,11 +15,19 @@ func signing(address string) func(*queue.Claim) {
 	return func(c *queue.Claim) { c.Worker = queue.Sign(address, time.Minute) }
 }
 
-func (w *world) workers() []operate.Worker {
+func (w *world) workers() []admin.Worker {
 	w.t.Helper()
-	workers, err := w.topic.Workers(ctx)
+	a, err := admin.New(admin.Config{Client: w.Client, KeyPrefix: w.Prefix})
+	require.NoError(w.t, err)
+	workers, err := a.Workers(ctx, w.topic.Name)
 	require.NoError(w.t, err)
 	return workers
+}
+
+// until is when a subscription counts as gone.
+func (w *world) until(subscription string) time.Time {
+	w.t.Helper()
+	return queue.ReadWorker(subscription, w.Client.HGet(ctx, w.keys.Workers("a"), subscription).Val()).Until
 }
 
 func TestSubscriptionsShowThemselves(t *testing.T) {
@@ -40,7 +48,7 @@ func TestSubscriptionsShowThemselves(t *testing.T) {
 		require.NotEmpty(t, first.Program)
 		require.Equal(t, now, first.Since)
 		require.Equal(t, now, first.Seen)
-		require.Equal(t, now.Add(90*time.Second), first.Until)
+		require.Equal(t, now.Add(90*time.Second), w.until(s.id))
 		require.Equal(t, 2, first.InHand)
 		require.Equal(t, now, first.Oldest)
 
@@ -54,7 +62,7 @@ func TestSubscriptionsShowThemselves(t *testing.T) {
 		second := w.workers()[0]
 		require.Equal(t, first.Since, second.Since)
 		require.True(t, second.Seen.After(first.Seen))
-		require.Equal(t, 10*time.Minute/3+time.Minute, second.Until.Sub(second.Seen), "it extends leases less often")
+		require.Equal(t, 10*time.Minute/3+time.Minute, w.until(s.id).Sub(second.Seen), "it extends leases less often")
 		require.Equal(t, "other|1", second.Address)
 
 		require.NoError(t, only(w.topic.Pause(ctx, "", "", "", 0)))
@@ -64,7 +72,7 @@ func TestSubscriptionsShowThemselves(t *testing.T) {
 		require.NoError(t, s.group.SignOff(ctx, s.id))
 		workers = w.workers()
 		require.Len(t, workers, 2)
-		require.Equal(t, operate.Worker{Worker: queue.Worker{Subscription: s.id}, Group: "a", InHand: 2, Oldest: now}, workers[0],
+		require.Equal(t, admin.Worker{Topic: "topic", Subscription: s.id, Group: "a", InHand: 2, Oldest: now}, workers[0],
 			"it still has messages")
 		require.Equal(t, paused.id, workers[1].Subscription)
 	}, "a", "b")
