@@ -7,7 +7,6 @@ import (
 	"time"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
-	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
@@ -43,13 +42,6 @@ func (p Pause) String() string {
 		fmt.Fprintf(&b, ", because: %q", p.Why)
 	}
 	return b.String()
-}
-
-func pauseOf(group string, p operate.Pause) *Pause {
-	if p.IsZero() {
-		return nil
-	}
-	return &Pause{Group: group, Since: p.Since, By: p.By, Why: p.Why, Until: p.Until}
 }
 
 // PauseOptions says who pauses, why, and for how long. The zero value says nothing.
@@ -103,21 +95,21 @@ func (a *Admin) pause(ctx context.Context, topic, group string, o PauseOptions) 
 	if err := o.check(); err != nil {
 		return Pause{}, fmt.Errorf("pause: %w", err)
 	}
-	p, err := over(ctx, a, topic, func(plain string) (operate.Pause, error) {
+	p, err := over(ctx, a, topic, func(plain string) (*Pause, error) {
 		t, err := a.topic(ctx, plain, rights.Pausing)
 		if err != nil {
-			return operate.Pause{}, err
+			return nil, err
 		}
-		return t.Pause(ctx, group, o.By, o.Why, o.For)
-	}, func(sum *operate.Pause, part operate.Pause) {
-		if sum.IsZero() || !part.IsZero() && part.Since.Before(sum.Since) {
-			*sum = part
+		reply, err := t.Pause(ctx, group, o.By, o.Why, o.For)
+		if err != nil {
+			return nil, err
 		}
-	})
+		return &Pause{Group: group, Since: reply.Time("since"), By: o.By, Why: o.Why, Until: reply.Time("until_ms")}, nil
+	}, func(sum **Pause, part *Pause) { *sum = earlier(*sum, part) })
 	if err != nil {
 		return Pause{}, fmt.Errorf("pause: %w", err)
 	}
-	return *pauseOf(group, p), nil
+	return *p, nil
 }
 
 // Resume ends Pause, and wakes the consumers. It returns whether the topic was paused. Groups that

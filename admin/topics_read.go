@@ -3,8 +3,10 @@ package admin
 import (
 	"context"
 	"reflect"
+	"strings"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
@@ -68,5 +70,16 @@ func readCounters(counters reflect.Value, before string, counter func(field stri
 	}
 }
 
-// readPause reads a pause of a group, or of the topic if group is "". It returns nil for none.
-func readPause(group, text string) *Pause { return pauseOf(group, operate.ReadPause(text)) }
+// readPause reads a pause of a group, or of the topic if group is "", as the stats script returns
+// it. It returns nil for none.
+func readPause(group, text string) *Pause {
+	part := append(strings.SplitN(text, " ", 4), "", "", "")
+	p := Pause{Group: group, Since: queue.Instant(part[1]), By: queue.DecodeName(part[2]), Why: part[3]}
+	if until := queue.Instant(part[0]); until.UnixMilli() > 0 {
+		p.Until = until
+	}
+	if p.Since.IsZero() {
+		return nil
+	}
+	return &p
+}

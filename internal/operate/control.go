@@ -179,11 +179,12 @@ func (g *Group) bulk(ctx context.Context, d *queue.Draft, n int) (string, error)
 }
 
 // Pause stops the claims of a group, or of the topic if group is "". With lasts above 0, a
-// scheduler ends the pause after that time. A pause that exists keeps its Since.
-func (t *Topic) Pause(ctx context.Context, group, by, why string, lasts time.Duration) (Pause, error) {
+// scheduler ends the pause after that time. A pause that exists keeps since when it is. It returns
+// what the script replied.
+func (t *Topic) Pause(ctx context.Context, group, by, why string, lasts time.Duration) (queue.Reply, error) {
 	groups, err := t.Existing(ctx)
 	if err != nil {
-		return Pause{}, err
+		return queue.Reply{}, err
 	}
 	until := ""
 	if lasts > 0 {
@@ -192,14 +193,13 @@ func (t *Topic) Pause(ctx context.Context, group, by, why string, lasts time.Dur
 	reply, err := ask(ctx, t, t.NewCall(&queue.PauseScript, queue.Target{}, "group", group, "lasts", until, "by", queue.EncodeName(by), "why", why))
 	switch {
 	case err != nil:
-		return Pause{}, err
 	case reply.Refusal != "" && group == "":
 		t.Forget(groups)
-		return Pause{}, fmt.Errorf("topic %q: %w", t.Name, queue.ErrNotFound)
+		err = fmt.Errorf("topic %q: %w", t.Name, queue.ErrNotFound)
 	case reply.Refusal != "":
-		return Pause{}, fmt.Errorf("group %q of topic %q: %w", group, t.Name, queue.ErrNotFound)
+		err = fmt.Errorf("group %q of topic %q: %w", group, t.Name, queue.ErrNotFound)
 	}
-	return Pause{Since: queue.Instant(reply.Text("since")), By: by, Why: why, Until: queue.Instant(reply.Text("until_ms"))}, nil
+	return reply, err
 }
 
 // Resume lets the claims of a group go on, or of the topic if group is "". It tells whether they

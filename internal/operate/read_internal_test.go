@@ -149,7 +149,7 @@ func FuzzStats(f *testing.F) {
 		if len(counts.Groups) != len(set.Names) || counts.Now.IsZero() || any(int64(counts.Number("messages"))) != reply[2] || counts.Counter("published") < 0 {
 			t.Errorf("%q is read as %+v", reply, counts)
 		}
-		_, _, _ = counts.Holder(), counts.Standby(), ReadPause(counts.Text("paused"))
+		_, _ = counts.Holder(), counts.Standby()
 		for _, g := range counts.Groups {
 			latest, _ := g.Latest(counts.Now)
 			o := g.Options()

@@ -120,26 +120,6 @@ func (g GroupCounts) Latest(now time.Time) (most time.Duration, since time.Time)
 	return most, since
 }
 
-// Pause is a pause of a group, or of the topic. The zero value is none.
-type Pause struct {
-	Since   time.Time
-	By, Why string
-	Until   time.Time // when it ends by itself; zero: never
-}
-
-// IsZero tells that there is no pause.
-func (p Pause) IsZero() bool { return p.Since.IsZero() }
-
-// ReadPause reads a pause as the stats script returns it, "" for none.
-func ReadPause(text string) (p Pause) {
-	part := append(strings.SplitN(text, " ", 4), "", "", "")
-	p.Since, p.By, p.Why = queue.Instant(part[1]), queue.DecodeName(part[2]), part[3]
-	if until := queue.Instant(part[0]); until.UnixMilli() > 0 {
-		p.Until = until
-	}
-	return p
-}
-
 // Stats reads the counts of the topic and of its groups, by name.
 func (t *Topic) Stats(ctx context.Context) (counts Counts, err error) {
 	err = t.WithExisting(ctx, func(groups *queue.Groups) error {
