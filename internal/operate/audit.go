@@ -160,13 +160,7 @@ func (v *Violation) key() string {
 // keys notes which keys exist, and checks their types, and that none expires. If a type is wrong,
 // nothing else can be checked, and whole is false.
 func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err error) {
-	k := a.topic.Keys()
-	all := []string{k.Meta(), k.Groups(), k.Messages(), k.Options(), k.Refs(), k.Scheduler(), k.Names(), k.Paused(), k.Resumes(),
-		k.Pending(), k.Idle(), k.Taken(), k.Counters(), k.Schedules(), k.Programs(), k.Active()}
-	for _, g := range slices.Concat(a.all, removing) {
-		all = append(all, k.Leases(g), k.Deliveries(g), k.Stats(g), k.Suspects(g), k.Unack(g), k.Retry(g), k.Dead(g),
-			k.Waiters(g), k.Resting(g), k.Workers(g), k.Standby(g), k.Ready(g))
-	}
+	all := a.topic.Keys().All(slices.Concat(a.all, removing))
 	if a.groups.Stream {
 		all = append(all, a.topic.Name)
 	}
@@ -178,7 +172,7 @@ func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err er
 		a.report(Violation{Fault: FaultRegistry, Detail: "the topic is not in the registry"})
 	}
 	whole = true
-	for part := range slices.Chunk(slices.Sorted(slices.Values(all)), 500) {
+	for part := range slices.Chunk(all, 500) {
 		var found []*redis.StatusCmd
 		var ends []*redis.DurationCmd
 		err := a.topic.Client().Call(func(c redis.UniversalClient) error {

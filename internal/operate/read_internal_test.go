@@ -93,13 +93,13 @@ func FuzzPages(f *testing.F) {
 }
 
 func FuzzUpcoming(f *testing.F) {
-	f.Add("1795233210078\n:1\n:2\n:3\n:4", int64(60_000), 2)
-	f.Add("1795233210078\n:1\n:2\n:3\n:4\n:0\n:0\n:0\n:0", int64(876_000*3_600_000), 4) // longer than a Duration
-	f.Add("NaN\n:1\n:2", int64(1), 1)
-	f.Add("x\n:1\n2", int64(1), 1)
-	f.Add("1e300\n:1\n:2", int64(1), 1)
-	f.Add("", int64(0), 0)
-	f.Fuzz(func(t *testing.T, text string, _ int64, n int) {
+	f.Add("1795233210078\n:1\n:2\n:3\n:4", 2)
+	f.Add("1795233210078\n:1\n:2\n:3\n:4\n:0\n:0\n:0\n:0", 4)
+	f.Add("NaN\n:1\n:2", 1)
+	f.Add("x\n:1\n2", 1)
+	f.Add("1e300\n:1\n:2", 1)
+	f.Add("", 0)
+	f.Fuzz(func(t *testing.T, text string, n int) {
 		n = max(min(n, 1000), 1) // as Upcoming is called
 		reply := parts(text)
 		read, err := readUpcoming(reply, n)

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -110,35 +111,62 @@ func (k Keys) Standby(group string) string    { return k.base + "standby:" + gro
 type kind struct {
 	typ string                    // of Redis
 	key func(Keys, Target) string // nil: only the call knows the key
+	of  owner
 }
+
+// owner is what has a key of a kind.
+type owner int
+
+const (
+	ofOther owner = iota // a call, or a window, whose list is that of a group
+	ofEachTopic
+	ofEachGroup
+)
 
 // kinds has the keys of a topic by their names: the part of the key that says what it is. Besides,
 // it has the names that headers have for keys by another part.
 var kinds = map[string]kind{
-	"meta": {"hash", ofTopic(Keys.Meta)}, "messages": {"hash", ofTopic(Keys.Messages)}, "options": {"hash", ofTopic(Keys.Options)},
-	"refs": {"hash", ofTopic(Keys.Refs)}, "pending": {"zset", ofTopic(Keys.Pending)}, "groups": {"hash", ofTopic(Keys.Groups)},
-	"scheduler": {"hash", ofTopic(Keys.Scheduler)}, "idle": {"zset", ofTopic(Keys.Idle)}, "names": {"hash", ofTopic(Keys.Names)},
-	"taken": {"zset", ofTopic(Keys.Taken)}, "paused": {"hash", ofTopic(Keys.Paused)}, "resumes": {"zset", ofTopic(Keys.Resumes)},
-	"schedules": {"hash", ofTopic(Keys.Schedules)}, "programs": {"zset", ofTopic(Keys.Programs)}, "active": {"hash", ofTopic(Keys.Active)},
-	"handling": {"string", nil}, "publisher": {"string", nil}, "claim": {"string", nil}, "operation": {"string", nil},
+	"meta": ofTopic("hash", Keys.Meta), "messages": ofTopic("hash", Keys.Messages), "options": ofTopic("hash", Keys.Options),
+	"refs": ofTopic("hash", Keys.Refs), "pending": ofTopic("zset", Keys.Pending), "groups": ofTopic("hash", Keys.Groups),
+	"scheduler": ofTopic("hash", Keys.Scheduler), "idle": ofTopic("zset", Keys.Idle), "names": ofTopic("hash", Keys.Names),
+	"taken": ofTopic("zset", Keys.Taken), "paused": ofTopic("hash", Keys.Paused), "resumes": ofTopic("zset", Keys.Resumes),
+	"schedules": ofTopic("hash", Keys.Schedules), "programs": ofTopic("zset", Keys.Programs), "active": ofTopic("hash", Keys.Active),
+	"handling": {typ: "string"}, "publisher": {typ: "string"}, "claim": {typ: "string"}, "operation": {typ: "string"},
 
-	"ready": {"list", ofGroup(Keys.Ready)}, "unack": {"zset", ofGroup(Keys.Unack)}, "leases": {"hash", ofGroup(Keys.Leases)},
-	"retry": {"zset", ofGroup(Keys.Retry)}, "deliveries": {"hash", ofGroup(Keys.Deliveries)}, "waiters": {"zset", ofGroup(Keys.Waiters)},
-	"dead": {"zset", ofGroup(Keys.Dead)}, "resting": {"zset", ofGroup(Keys.Resting)}, "stats": {"hash", ofGroup(Keys.Stats)},
-	"suspects": {"hash", ofGroup(Keys.Suspects)}, "workers": {"hash", ofGroup(Keys.Workers)}, "standby": {"zset", ofGroup(Keys.Standby)},
+	"ready": ofGroup("list", Keys.Ready), "unack": ofGroup("zset", Keys.Unack), "leases": ofGroup("hash", Keys.Leases),
+	"retry": ofGroup("zset", Keys.Retry), "deliveries": ofGroup("hash", Keys.Deliveries), "waiters": ofGroup("zset", Keys.Waiters),
+	"dead": ofGroup("zset", Keys.Dead), "resting": ofGroup("zset", Keys.Resting), "stats": ofGroup("hash", Keys.Stats),
+	"suspects": ofGroup("hash", Keys.Suspects), "workers": ofGroup("hash", Keys.Workers), "standby": ofGroup("zset", Keys.Standby),
 
-	"counters": {"hash", ofTopic(Keys.Counters)},
+	"counters": ofTopic("hash", Keys.Counters),
 	// Without a window these are keys of a group without a name, which does not exist.
-	"kept":   {"list", func(k Keys, on Target) string { return k.Ready(on.Window) }},
-	"copied": {"list", func(k Keys, on Target) string { return k.Ready(on.Window + ":" + on.Group) }},
+	"kept":   {typ: "list", key: func(k Keys, on Target) string { return k.Ready(on.Window) }},
+	"copied": {typ: "list", key: func(k Keys, on Target) string { return k.Ready(on.Window + ":" + on.Group) }},
 }
 
-func ofTopic(key func(Keys) string) func(Keys, Target) string {
-	return func(k Keys, _ Target) string { return key(k) }
+func ofTopic(typ string, key func(Keys) string) kind {
+	return kind{typ, func(k Keys, _ Target) string { return key(k) }, ofEachTopic}
 }
 
-func ofGroup(key func(Keys, string) string) func(Keys, Target) string {
-	return func(k Keys, on Target) string { return key(k, on.Group) }
+func ofGroup(typ string, key func(Keys, string) string) kind {
+	return kind{typ, func(k Keys, on Target) string { return key(k, on.Group) }, ofEachGroup}
+}
+
+// All returns the keys that a topic with groups of these names may have, except those of single
+// calls, in order.
+func (k Keys) All(names []string) (keys []string) {
+	for _, kind := range kinds {
+		if kind.of == ofEachTopic {
+			keys = append(keys, kind.key(k, Target{}))
+		}
+		for _, name := range names {
+			if kind.of == ofEachGroup {
+				keys = append(keys, kind.key(k, Target{Group: name}))
+			}
+		}
+	}
+	slices.Sort(keys)
+	return keys
 }
 
 // TypeOf returns the Redis type of a key of a topic. It returns "" for an unknown key. A name that

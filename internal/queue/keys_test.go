@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,6 +64,17 @@ func TestEachKeyHasAType(t *testing.T) {
 		require.Contains(t, []string{"hash", "zset", "list", "string"}, queue.TypeOf(key), key)
 	}
 	require.Equal(t, "stream", queue.TypeOf("orders:new"))
+}
+
+// Check looks at all of them.
+func TestAllKeysOfATopicAreThoseOfItsGroupsAndItsOwn(t *testing.T) {
+	t.Parallel()
+	k := queue.NewKeys("p", "t")
+	all := append(keysOfTopic(k, "a", "P", "S"), keysOfTopic(k, "b", "P", "S")...)
+	ofCalls := []string{k.Operation("P"), k.Publisher("P"), k.Claim("S"), k.Handling("s: %", "a"), k.Handling("s: %", "b")}
+	all = slices.DeleteFunc(all, func(key string) bool { return slices.Contains(ofCalls, key) })
+	slices.Sort(all)
+	require.Equal(t, slices.Compact(all), k.All([]string{"a", "b"}))
 }
 
 // Other versions of this program use the same names of keys and channels.

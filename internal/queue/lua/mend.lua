@@ -124,12 +124,13 @@ for g = 1, group_count do
   local f = facts[g]
   --@each group g unack leases retry dead deliveries suspects
   if f.lease and not f.unack or f.unack and not f.lease then -- rule 2
-    redis.call('HDEL', leases, id)
-    if redis.call('ZREM', unack, id) == 1 and not (due or f.retry or f.dead) then
+    if f.unack and not (due or f.retry or f.dead) then
       redis.call('ZADD', retry, score, id)
       schedule(now)
       f.retry = score
     end
+    redis.call('ZREM', unack, id)
+    redis.call('HDEL', leases, id)
     f.unack = false
     did('ended half a lease', g)
   end
