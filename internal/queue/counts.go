@@ -22,8 +22,8 @@ const (
 // TopicCounters are the fields of a topic's stats: counters, and returned_at, a time.
 var TopicCounters = []string{"published", "replaced", "left_out", "refused_full", "refused_occurrences", "returned", "returned_at"}
 
-// GroupCounters are the fields of a group's stats that are counters for operators. Package admin has
-// a field for each, of the same name in JSON.
+// GroupCounters are the fields of a group's stats that are counters for operators. Package admin
+// has a field for each, of the same name in JSON.
 var GroupCounters = func() []string {
 	fields := []string{"acked", "nacked", "retried", "dropped", "expired", "suspects", "lease_lost", "given_up", "dead_purged", "skipped"}
 	for _, cause := range []Cause{LastDelivery, LeaseExpired, Asked, TooLate, Unreadable, Killed} {
