@@ -50,8 +50,8 @@ type Addition struct {
 // A group that exists stays as it is. The name "" stands for redisdelay.DefaultConsumerGroup. In a
 // partitioned topic the group is made in each partition, and counts as existing if it was in all.
 //
-// Errors wrap ErrInvalidArgument, ErrNotFound, ErrTopicMode, ErrInvalidTopic, ErrServerFull,
-// ErrForbidden or ErrLayout, or come from ctx or Redis.
+// Errors wrap ErrInvalidArgument for a group name that is too long, ErrNotFound without
+// GroupSettings.Create, or ErrTopicMode.
 func (a *Admin) AddGroup(ctx context.Context, topic, group string, settings GroupSettings) (Addition, error) {
 	group = groupName(group)
 	if len(group) > redisdelay.MaxTopicLength || queue.IsWindow(group) {

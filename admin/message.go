@@ -107,9 +107,8 @@ type Place struct {
 // Get returns a message and its places. With ByDelayID that is the message which has the delay ID.
 // If there is none, it is the last published one of those that retry under it.
 //
-// Errors wrap ErrNotFound, ErrTooLate, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden or
-// ErrLayout, or come from ctx or Redis. They wrap ErrTooLate if the delay ID is taken for its
-// window, and its message is gone.
+// Errors wrap ErrNotFound, or ErrTooLate if the delay ID is taken for its window, and its message
+// is gone. They wrap ErrInvalidArgument for a Ref that names none.
 func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err error) {
 	show := func(t *operate.Topic, found operate.Found) {
 		if m.ID > found.ID {
@@ -267,8 +266,7 @@ type Page struct {
 // several pages, and the pages may never end: set a limit. A partitioned topic is listed partition
 // by partition.
 //
-// Errors wrap ErrNotFound for a topic or group that does not exist, ErrInvalidArgument,
-// ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
+// Errors wrap ErrInvalidArgument for a wrong State or Cursor.
 func (a *Admin) List(ctx context.Context, topic string, q Query) (Page, error) {
 	err := fmt.Errorf("list: topic %q has no partitions: %w", topic, ErrNotFound)
 	if !strings.Contains(q.Cursor, "/") { // else it is a cursor of partitions

@@ -20,7 +20,7 @@ import (
 // together.
 //
 // A topic that cannot be read has only Topic and Err. Err wraps ErrNotFound if the topic does not
-// exist any more. Errors come from ctx or Redis, or wrap ErrForbidden or ErrInvalidArgument.
+// exist any more. Errors wrap ErrInvalidArgument for another cursor.
 func (a *Admin) Overview(ctx context.Context, cursor string, limit int) (stats []Stats, next string, err error) {
 	names, next, err := a.Topics(ctx, cursor, min(cmp.Or(max(limit, 0), 100), 1000))
 	if err != nil {

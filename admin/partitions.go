@@ -17,9 +17,8 @@ import (
 )
 
 // Plain returns the names of topics, with each partitioned topic replaced by its plain topics, in
-// order. A name that is neither in the registry nor of partitions there stays as it is.
-//
-// Errors wrap ErrForbidden, or come from ctx or Redis.
+// order. A name that is neither in the registry nor of partitions there stays as it is, without an
+// error.
 func (a *Admin) Plain(ctx context.Context, topics ...string) (plain []string, err error) {
 	for _, topic := range topics {
 		parts, err := a.parts(ctx, topic)

@@ -27,11 +27,7 @@ type Pause struct {
 // String returns the pause in a few words.
 func (p Pause) String() string {
 	var b strings.Builder
-	if p.Group == "" {
-		b.WriteString("the topic")
-	} else {
-		fmt.Fprintf(&b, "group %q", p.Group)
-	}
+	b.WriteString(Scope{p.Group}.String())
 	b.WriteString(" is paused since " + p.Since.UTC().Format(time.RFC3339))
 	if !p.Until.IsZero() {
 		b.WriteString(", until " + p.Until.UTC().Format(time.RFC3339))
@@ -52,8 +48,27 @@ func pauseOf(group string, p operate.Pause) *Pause {
 	return &Pause{Group: group, Since: p.Since, By: p.By, Why: p.Why, Until: p.Until}
 }
 
-// PauseOptions says who pauses, why, and for how long. The zero value says nothing.
+// Scope is a whole topic, or one of its groups. The zero value is the whole topic.
+type Scope struct{ group string }
+
+// InGroup is one group. As everywhere in this package, "" is redisdelay.DefaultConsumerGroup. So a
+// name that is empty by mistake never means the whole topic.
+func InGroup(group string) Scope { return Scope{groupName(group)} }
+
+// String returns the scope in words.
+func (s Scope) String() string {
+	if s.group == "" {
+		return "the topic"
+	}
+	return fmt.Sprintf("group %q", s.group)
+}
+
+// PauseOptions says what is paused, who pauses it, why, and for how long. The zero value is the
+// whole topic, until Resume.
 type PauseOptions struct {
+	// Scope is what is paused: the whole topic, or InGroup one group.
+	Scope Scope
+
 	// By is who pauses, at most 256 bytes, and Why is the reason, at most 1,024 bytes.
 	By, Why string
 
@@ -75,9 +90,9 @@ func (o PauseOptions) check() error {
 	return nil
 }
 
-// Pause stops the deliveries of a topic in all processes, until Resume or for PauseOptions.For,
-// even after a restart. A second Pause keeps Since, and replaces all else. The partitions of a
-// partitioned topic are paused one after the other.
+// Pause stops the deliveries of a topic, or of one of its groups, in all processes, until Resume or
+// for PauseOptions.For, even after a restart. A second Pause of the same Scope keeps Since, and
+// replaces all else. The partitions of a partitioned topic are paused one after the other.
 //
 // Messages still become ready when due, but are not delivered. Messages that consumers hold are
 // settled as usual. Retries become ready, and leases are extended or expire. A message that has
@@ -85,21 +100,8 @@ func (o PauseOptions) check() error {
 // with a Redis Stream, due messages do not go into the stream; its consumers continue with the
 // entries that are there.
 //
-// Errors wrap ErrNotFound, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden, ErrServerFull or
-// ErrLayout, or come from ctx or Redis.
+// Errors wrap ErrInvalidArgument for wrong PauseOptions.
 func (a *Admin) Pause(ctx context.Context, topic string, o PauseOptions) (Pause, error) {
-	return a.pause(ctx, topic, "", o)
-}
-
-// PauseGroup pauses one group.
-//
-// Errors wrap ErrNotFound, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden, ErrServerFull or
-// ErrLayout, or come from ctx or Redis.
-func (a *Admin) PauseGroup(ctx context.Context, topic, group string, o PauseOptions) (Pause, error) {
-	return a.pause(ctx, topic, groupName(group), o)
-}
-
-func (a *Admin) pause(ctx context.Context, topic, group string, o PauseOptions) (Pause, error) {
 	if err := o.check(); err != nil {
 		return Pause{}, fmt.Errorf("pause: %w", err)
 	}
@@ -108,7 +110,7 @@ func (a *Admin) pause(ctx context.Context, topic, group string, o PauseOptions) 
 		if err != nil {
 			return operate.Pause{}, err
 		}
-		return t.Pause(ctx, group, o.By, o.Why, o.For)
+		return t.Pause(ctx, o.Scope.group, o.By, o.Why, o.For)
 	}, func(sum *operate.Pause, part operate.Pause) {
 		if sum.IsZero() || !part.IsZero() && part.Since.Before(sum.Since) {
 			*sum = part
@@ -117,31 +119,25 @@ func (a *Admin) pause(ctx context.Context, topic, group string, o PauseOptions) 
 	if err != nil {
 		return Pause{}, fmt.Errorf("pause: %w", err)
 	}
-	return *pauseOf(group, p), nil
+	return *pauseOf(o.Scope.group, p), nil
 }
 
-// Resume ends Pause, and wakes the consumers. It returns whether the topic was paused. Groups that
-// were paused by PauseGroup stay paused.
-//
-// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
-func (a *Admin) Resume(ctx context.Context, topic string) (was bool, err error) {
-	return a.resume(ctx, topic, "")
+// ResumeOptions says what is resumed.
+type ResumeOptions struct {
+	// Scope is what Pause paused: the whole topic, or InGroup one group.
+	Scope Scope
 }
 
-// ResumeGroup ends PauseGroup. If the topic is paused, the group stays paused until Resume.
-//
-// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
-func (a *Admin) ResumeGroup(ctx context.Context, topic, group string) (was bool, err error) {
-	return a.resume(ctx, topic, groupName(group))
-}
-
-func (a *Admin) resume(ctx context.Context, topic, group string) (was bool, err error) {
+// Resume ends the Pause of the same Scope, wakes the consumers, and returns whether there was one.
+// Pauses of other scopes go on: a group gets messages when neither it nor the topic is paused.
+// Errors are those that all methods have.
+func (a *Admin) Resume(ctx context.Context, topic string, o ResumeOptions) (was bool, err error) {
 	was, err = over(ctx, a, topic, func(plain string) (bool, error) {
 		t, err := a.topic(ctx, plain, rights.Resuming)
 		if err != nil {
 			return false, err
 		}
-		return t.Resume(ctx, group)
+		return t.Resume(ctx, o.Scope.group)
 	}, first)
 	if err != nil {
 		return was, fmt.Errorf("resume: %w", err)

@@ -41,23 +41,24 @@ type DeadReason struct {
 // reasonsTold is how many reasons DeadReasons tells apart.
 const reasonsTold = 1000
 
+// lookingAtDead says what of a Bulk DeadReasons heeds.
+var lookingAtDead = Operation{Name: "reasons", Of: OfGroup, State: Dead}
+
 // samples is how many bodies DeadReasons reads in one step.
 const samples = 20
 
 // DeadReasons groups the dead letters of a group by reason. It reads them in chunks of 1,000, the
-// oldest first. Of bulk, Filter chooses them, Limit is how many are examined that match, and
-// Progress is told. Progress.Done counts those that match. DryRun and Spread are not used.
-//
-// Errors wrap ErrNotFound, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden or ErrLayout, or come
-// from ctx or Redis.
-func (a *Admin) DeadReasons(ctx context.Context, topic, group string, bulk Bulk) (reasons DeadReasons, err error) {
-	group = groupName(group)
+// oldest first. Of bulk, Group and Filter choose them, Limit is how many are examined that match,
+// and Progress is told. Progress.Done counts those that match. DryRun is not used. Errors wrap
+// ErrInvalidArgument if bulk has another setting.
+func (a *Admin) DeadReasons(ctx context.Context, topic string, bulk Bulk) (reasons DeadReasons, err error) {
+	group := groupName(bulk.Group)
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("reasons of dead letters of group %q of topic %q: %w", group, topic, err)
 		}
 	}()
-	if err := bulk.check(); err != nil {
+	if err := lookingAtDead.check(bulk); err != nil {
 		return DeadReasons{}, err
 	}
 	left := newRest(bulk)

@@ -63,8 +63,8 @@ const settleFor = 10 * time.Second
 // operator may change a topic at a time. The key of a message is what docs/scale.md says, without
 // PublisherConfig.KeyFunc, which is not known here.
 //
-// Errors wrap ErrNotFound if n is 0 and the topic has no partitions, ErrInvalidArgument, also if a
-// plain topic has the name, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
+// Errors wrap ErrNotFound if n is 0 and the topic has no partitions, or ErrInvalidArgument for a
+// wrong n or the name of a plain topic.
 func (a *Admin) SetPartitions(ctx context.Context, topic string, n int) (Partitioning, error) {
 	p, err := a.setPartitions(ctx, topic, n)
 	if err != nil {

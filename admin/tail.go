@@ -53,8 +53,6 @@ func (t Tailed) MarshalJSON() ([]byte, error) { return object(t) }
 //
 // Tail waits for show, and does not look meanwhile. If Redis does not answer, Tail returns the
 // error. The end of ctx is no error. Safe for concurrent use.
-//
-// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from Redis.
 func (a *Admin) Tail(ctx context.Context, topic string, show func(Message) bool, o TailOptions) (Tailed, error) {
 	var told Tailed
 	tails, err := a.tails(ctx, topic)

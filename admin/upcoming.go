@@ -37,8 +37,7 @@ type Bucket struct {
 // step is short whatever the number of messages. A partitioned topic takes a step for each
 // partition.
 //
-// Errors wrap ErrNotFound for a topic or a Group that does not exist, ErrInvalidArgument,
-// ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
+// Errors wrap ErrInvalidArgument for a wrong Load.
 func (a *Admin) Upcoming(ctx context.Context, topic string, load Load) ([]Bucket, error) {
 	return over(ctx, a, topic, func(plain string) ([]Bucket, error) {
 		buckets, err := a.upcoming(ctx, plain, load)

@@ -24,8 +24,7 @@ import (
 // hand or dead, nothing changes, and the error wraps ErrTooLate and names the state in each group.
 // Retries are searched, 1,000 a step.
 //
-// Errors wrap ErrNotFound, ErrTooLate, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden or
-// ErrLayout, or come from ctx or Redis.
+// Errors wrap ErrNotFound, ErrTooLate, or ErrInvalidArgument for a Ref that names none.
 func (a *Admin) Cancel(ctx context.Context, topic string, message Ref) error {
 	return a.about(ctx, topic, message, "cancel", rights.Cancelling, func(t *operate.Topic) error {
 		return t.Cancel(ctx, message.ref)
@@ -35,7 +34,8 @@ func (a *Admin) Cancel(ctx context.Context, topic string, message Ref) error {
 }
 
 // Reschedule changes the due time of a message that waits for its first delivery, or for a retry in
-// one or more groups. ByID and ByDelayID mean the same messages as for Cancel. A waiting message
+// one or more groups. The zero When delivers it now. ByID and ByDelayID mean the same messages as
+// for Cancel. A waiting message
 // keeps its delay ID until the new due time. The delay ID of a retrying message is free already, or
 // will be at the end of its window. A retry keeps its group and its number of deliveries.
 //
@@ -43,9 +43,8 @@ func (a *Admin) Cancel(ctx context.Context, topic string, message Ref) error {
 // is "deliver". The expiry of a requeued dead letter does not count. The Unmarshaler of the Config
 // reads it; of a message that the Unmarshaler refuses it does not count either.
 //
-// Errors wrap ErrNotFound, ErrTooLate, ErrExists, ErrPastExpiry, ErrInvalidArgument,
-// ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from ctx or Redis. ErrExists
-// means that the message was due and another message has its delay ID now.
+// Errors wrap ErrNotFound, ErrTooLate, ErrPastExpiry, ErrExists if the message was due and another
+// message has its delay ID now, or ErrInvalidArgument for a wrong Ref or When.
 func (a *Admin) Reschedule(ctx context.Context, topic string, message Ref, when When) error {
 	if when.err != nil {
 		return fmt.Errorf("reschedule: %w", when.err)
@@ -55,14 +54,6 @@ func (a *Admin) Reschedule(ctx context.Context, topic string, message Ref, when 
 	}, func(t *operate.Topic) error {
 		return t.RescheduleRetries(ctx, message.ref.DelayID, when.due, a.expiryOf(t))
 	})
-}
-
-// DeliverNow makes a waiting message due now. It is Reschedule with the zero When.
-//
-// Errors wrap ErrNotFound, ErrTooLate, ErrExists, ErrPastExpiry, ErrInvalidArgument,
-// ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from ctx or Redis.
-func (a *Admin) DeliverNow(ctx context.Context, topic string, message Ref) error {
-	return a.Reschedule(ctx, topic, message, When{})
 }
 
 // expiryOf returns a function that reads from when on it is too late for a message of a topic.

@@ -49,8 +49,6 @@ func (w Worker) MarshalJSON() ([]byte, error) { return object(w) }
 // is closed. If its process ends without that, it is gone 90 seconds after it was last seen, or
 // later if its LeaseDuration is more than 90 seconds, and when its leases are over. A topic with a
 // Redis Stream has none. A subscription to a partitioned topic is one to each partition.
-//
-// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (a *Admin) Workers(ctx context.Context, topic string) ([]Worker, error) {
 	return over(ctx, a, topic, func(plain string) ([]Worker, error) { return a.workers(ctx, plain) }, appendTo)
 }

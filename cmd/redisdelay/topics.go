@@ -36,20 +36,22 @@ func (a *app) removeTopic(ctx context.Context, topic string) error {
 	if err != nil {
 		return err
 	}
-	would, err := operator.DeleteTopic(ctx, topic, true)
+	would, err := operator.DeleteTopic(ctx, topic, admin.DeleteOptions{DryRun: true})
 	if err != nil {
 		return err
 	}
-	w := a.partitioned(ctx, operator, act{Action: "remove the topic with", Topic: topic, Group: strings.Join(would.Groups, ", "), Count: would.Messages, Unit: "message"})
+	w := removal("remove-topic")
+	w.Topic, w.Group, w.Count = topic, strings.Join(would.Groups, ", "), would.Messages
+	w = a.partitioned(ctx, operator, w)
 	if ok, err := a.agreed(ctx, w); !ok {
 		return err
 	}
-	did, err := operator.DeleteTopic(ctx, topic, false)
+	did, err := operator.DeleteTopic(ctx, topic, admin.DeleteOptions{})
 	if err != nil {
 		a.cutShort(ctx, ", or the same command,")
 	}
 	w.Count = did.Messages
-	a.record(ctx, operator, w.noted("remove-topic"), err)
+	a.record(ctx, operator, w.noted(), err)
 	if err == nil {
 		a.done(w)
 	}
@@ -266,26 +268,28 @@ func (a *app) removeGroups(ctx context.Context, args []string, idle time.Duratio
 	topic := args[0]
 	remove := func(dryRun bool) (admin.Removal, error) {
 		if idle > 0 {
-			return operator.DeleteIdleGroups(ctx, topic, idle, dryRun)
+			return operator.DeleteIdleGroups(ctx, topic, admin.IdleOptions{Idle: idle, DryRun: dryRun})
 		}
-		return operator.DeleteGroup(ctx, topic, args[1], dryRun)
+		return operator.DeleteGroup(ctx, topic, args[1], admin.DeleteOptions{DryRun: dryRun})
 	}
 	would, err := remove(true)
 	if err != nil {
 		return err
 	}
-	w := a.partitioned(ctx, operator, act{Action: "remove", Topic: topic, Group: strings.Join(would.Groups, ", "), Count: would.Messages, Unit: "message"})
+	w := removal("remove-group")
+	w.Topic, w.Group, w.Count = topic, strings.Join(would.Groups, ", "), would.Messages
+	w = a.partitioned(ctx, operator, w)
 	if len(would.Groups) == 0 {
+		w.verb = "remove"
 		a.done(w)
 		return nil
 	}
-	w.Action = "remove the group with"
 	if ok, err := a.agreed(ctx, w); !ok {
 		return err
 	}
 	did, err := remove(false)
 	w.Group, w.Count = strings.Join(did.Groups, ", "), did.Messages
-	a.record(ctx, operator, w.noted("remove-group"), err)
+	a.record(ctx, operator, w.noted(), err)
 	if err != nil {
 		a.cutShort(ctx, "")
 		return err
