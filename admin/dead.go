@@ -101,8 +101,8 @@ const purged = 100
 // MoveDead moves many dead letters of a group to the topic Bulk.To, in chunks, and returns how
 // many. There they are new messages that are due at once, or as Bulk.Spread says. They keep their
 // own limit of deliveries, but lose delay ID and expiry. For that they are unmarshaled and
-// marshaled again. A message that the Unmarshaler refuses moves unchanged. The target must not have a Redis
-// Stream: ErrTopicMode. Nor may it be a partitioned topic, but one of its partitions.
+// marshaled again. A message that the Unmarshaler refuses moves unchanged. The target must not
+// have a Redis Stream: ErrTopicMode. Nor may it be a partitioned topic, but one of its partitions.
 //
 // Two topics may be on two servers. So a chunk is first published to the target, due in a minute,
 // and then deleted here. The messages that were deleted here then get their due time there. A

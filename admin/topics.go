@@ -272,8 +272,8 @@ func idleGroups(stats Stats, idle time.Duration) []GroupStats {
 // messages. The step that removes a group checks again that it has no subscriber, and that none has
 // claimed for 90 seconds. A subscriber that is being woken, or has just settled its messages, is
 // not visible for a moment. After an outage of Redis, or a jump of its clock, wait two minutes,
-// until all subscribers have claimed again. SubscriberConfig.GroupExpiry does the same automatically.
-// Errors wrap ErrInvalidArgument if IdleOptions.Idle is shorter than a minute.
+// until all subscribers have claimed again. SubscriberConfig.GroupExpiry does the same
+// automatically. Errors wrap ErrInvalidArgument if IdleOptions.Idle is shorter than a minute.
 func (a *Admin) DeleteIdleGroups(ctx context.Context, topic string, o IdleOptions) (Removal, error) {
 	removal := Removal{DryRun: o.DryRun}
 	if o.Idle < time.Minute {
