@@ -245,3 +245,24 @@ func TestSchedulesOfAPartitionedTopic(t *testing.T) {
 		require.Equal(t, topic, all[0].Topic)
 	})
 }
+
+func TestOperationsOnPartitionedTopics(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		p := newPartitioned(t, s)
+		for _, o := range admin.Operations() {
+			bulk := admin.Bulk{DryRun: true}
+			if o.Of == admin.OfGroup {
+				bulk.Group = "audit"
+			}
+			if o.Of == admin.OfSchedule {
+				bulk.Schedule = "daily"
+			}
+			_, err := o.Run(ctx, p.admin, topic, bulk)
+			if o.Partitions {
+				require.NoError(t, err, o.Name)
+			} else {
+				require.ErrorIs(t, err, admin.ErrNotFound, o.Name)
+			}
+		}
+	})
+}

@@ -42,12 +42,18 @@ type act struct {
 }
 
 // actOf returns an act of an operation.
-func actOf(o admin.Operation) act { return act{Action: o.Name, verb: o.Verb, Unit: o.Unit} }
+func (a *app) actOf(ctx context.Context, operator *admin.Admin, o admin.Operation, topic string) act {
+	w := act{Action: o.Name, verb: o.Verb, Unit: o.Unit, Topic: topic}
+	if o.Partitions {
+		return a.partitioned(ctx, operator, w)
+	}
+	return w
+}
 
 // removal returns an act of the operation of a name that removes all of something.
-func removal(name string) act {
+func (a *app) removal(ctx context.Context, operator *admin.Admin, name, topic string) act {
 	o, _ := admin.OperationNamed(name)
-	return actOf(o)
+	return a.actOf(ctx, operator, o, topic)
 }
 
 // String returns the act as a phrase, such as: purge 5 dead letters of group "a" of topic "b".

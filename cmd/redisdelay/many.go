@@ -87,9 +87,8 @@ func (w *manyWork) run(ctx context.Context, args []string) error {
 			return err
 		}
 	}
-	did := actOf(w.op)
-	did.Topic, did.Group, did.To = topic, g.Group, w.to
-	did = w.a.partitioned(ctx, operator, did)
+	did := w.a.actOf(ctx, operator, w.op, topic)
+	did.Group, did.To = g.Group, w.to
 	if len(ids) > 0 {
 		return w.runOnes(ctx, operator, did, ids)
 	}

@@ -283,13 +283,12 @@ func (a *app) runSchedule(ctx context.Context, operator *admin.Admin, topic, nam
 }
 
 func (a *app) removeSchedule(ctx context.Context, operator *admin.Admin, topic, name string) error {
-	w := removal("remove-schedule")
-	w.Topic, w.Schedule = topic, name
-	would, err := operator.RemoveSchedule(ctx, topic, name, admin.DeleteOptions{DryRun: true})
-	if err != nil {
+	w := a.removal(ctx, operator, "remove-schedule", topic)
+	w.Schedule = name
+	var err error
+	if w.Count, err = operator.RemoveSchedule(ctx, topic, name, admin.DeleteOptions{DryRun: true}); err != nil {
 		return err
 	}
-	w.Count = would
 	if ok, err := a.agreed(ctx, w); !ok {
 		return err
 	}

@@ -40,9 +40,8 @@ func (a *app) removeTopic(ctx context.Context, topic string) error {
 	if err != nil {
 		return err
 	}
-	w := removal("remove-topic")
-	w.Topic, w.Group, w.Count = topic, strings.Join(would.Groups, ", "), would.Messages
-	w = a.partitioned(ctx, operator, w)
+	w := a.removal(ctx, operator, "remove-topic", topic)
+	w.Group, w.Count = strings.Join(would.Groups, ", "), would.Messages
 	if ok, err := a.agreed(ctx, w); !ok {
 		return err
 	}
@@ -276,9 +275,8 @@ func (a *app) removeGroups(ctx context.Context, args []string, idle time.Duratio
 	if err != nil {
 		return err
 	}
-	w := removal("remove-group")
-	w.Topic, w.Group, w.Count = topic, strings.Join(would.Groups, ", "), would.Messages
-	w = a.partitioned(ctx, operator, w)
+	w := a.removal(ctx, operator, "remove-group", topic)
+	w.Group, w.Count = strings.Join(would.Groups, ", "), would.Messages
 	if len(would.Groups) == 0 {
 		w.verb = "remove"
 		a.done(w)
