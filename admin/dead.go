@@ -19,13 +19,11 @@ var (
 
 // Requeue makes a dead letter of a group ready again. Its deliveries are counted from zero, and its
 // expiry no longer applies. Delivery.Redelivered is true for the next delivery.
-//
-// Errors wrap ErrNotFound if there is no such dead letter.
 func (a *Admin) Requeue(ctx context.Context, topic string, message GroupMessage) error {
 	return a.one(ctx, topic, message, "requeue", rights.Requeueing, func(g *operate.Group) (int, error) { return g.Requeue(ctx, []string{message.ID}) })
 }
 
-// DeleteDead deletes a dead letter of a group. Errors wrap ErrNotFound if there is no such one.
+// DeleteDead deletes a dead letter of a group.
 func (a *Admin) DeleteDead(ctx context.Context, topic string, message GroupMessage) error {
 	return a.one(ctx, topic, message, "delete", rights.Discarding, func(g *operate.Group) (int, error) { return g.Discard(ctx, []string{message.ID}) })
 }
@@ -50,8 +48,8 @@ func (a *Admin) one(ctx context.Context, topic string, message GroupMessage, wha
 }
 
 // RequeueAll requeues many dead letters of a group, in chunks, and returns how many. It ignores
-// dead letters that are added after it began, so that it ends even if all become dead again.
-// Errors wrap ErrInvalidArgument for a wrong Bulk, as those of PurgeDead and MoveDead do.
+// those that are added after it began, so that it ends even if all become dead again. Errors wrap
+// ErrInvalidArgument for a wrong Bulk, as do those of PurgeDead and MoveDead.
 func (a *Admin) RequeueAll(ctx context.Context, topic string, bulk Bulk) (int, error) {
 	requeue := func(ctx context.Context, g *operate.Group, chunk []operate.Listed, spread *spread) (int, error) {
 		return g.Requeue(ctx, ids(chunk), spread.dues(len(chunk))...)
@@ -98,20 +96,17 @@ func (a *Admin) PurgeDead(ctx context.Context, topic string, bulk Bulk) (int, er
 // memory of a thousand large bodies.
 const purged = 100
 
-// MoveDead moves many dead letters of a group to the topic Bulk.To, in chunks, and returns how
-// many. There they are new messages that are due at once, or as Bulk.Spread says. They keep their
-// own limit of deliveries, but lose delay ID and expiry. For that they are unmarshaled and
-// marshaled again. A message that the Unmarshaler refuses moves unchanged. The target must not
-// have a Redis Stream: ErrTopicMode. Nor may it be a partitioned topic, but one of its partitions.
+// MoveDead publishes many dead letters of a group as new messages in the topic Bulk.To, deletes
+// them here, in chunks, and returns how many. They are due at once, or as Bulk.Spread says. They
+// keep their own limit of deliveries, but lose delay ID and expiry: for that they are unmarshaled
+// and marshaled again. A message that the Unmarshaler refuses moves unchanged.
 //
-// Two topics may be on two servers. So a chunk is first published to the target, due in a minute,
-// and then deleted here. The messages that were deleted here then get their due time there. A
-// message that another operator requeued, deleted or moved meanwhile is not moved and not counted.
-// If the program crashes in between, or Redis does not answer, no message is lost. The chunk is due
-// in the target a minute later, and may still be dead here.
+// Two topics may be on two servers. If the program crashes in between, no message is lost. A chunk
+// is then due in Bulk.To a minute later, and may still be dead here.
 //
-// Errors wrap ErrInvalidArgument for a wrong Bulk, ErrInvalidTopic without Bulk.To, or
-// ErrTopicMode, or come from the Marshaler.
+// Errors wrap ErrInvalidTopic without Bulk.To, ErrInvalidArgument for a partitioned topic, of which
+// one partition can be named, or ErrTopicMode for one with a Redis Stream. Others come from the
+// Marshaler.
 func (a *Admin) MoveDead(ctx context.Context, topic string, bulk Bulk) (int, error) {
 	to := bulk.To
 	if to == "" && bulk.DryRun {

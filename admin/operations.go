@@ -87,10 +87,9 @@ func OperationNamed(name string) (Operation, bool) {
 }
 
 // Run runs the operation, and returns how many messages it changed, or would change in a dry run.
-// When ctx ends, it finishes the chunk of messages that it has begun.
-//
-// Errors wrap ErrInvalidArgument if bulk has a setting that the operation does not heed. Others are
-// those of the method that does the same, such as RequeueAll.
+// When ctx ends, it finishes the chunk of messages that it has begun. Errors wrap
+// ErrInvalidArgument if bulk has a setting that the operation does not heed, or are those of the
+// method that does the same, such as RequeueAll.
 func (o Operation) Run(ctx context.Context, a *Admin, topic string, bulk Bulk) (int, error) {
 	if o.run == nil {
 		return 0, fmt.Errorf("%w: operation %q is not one of Operations", ErrInvalidArgument, o.Name)
@@ -101,8 +100,8 @@ func (o Operation) Run(ctx context.Context, a *Admin, topic string, bulk Bulk) (
 	return o.run(a, ctx, topic, bulk)
 }
 
-// RunOne runs an operation that is Single on one message. Errors wrap ErrInvalidArgument if it is
-// not. Others are those of the method that does the same, such as Requeue.
+// RunOne runs the operation on one message. Errors wrap ErrInvalidArgument if it is not Single, or
+// are those of the method that does the same, such as Requeue.
 func (o Operation) RunOne(ctx context.Context, a *Admin, topic string, message GroupMessage) error {
 	if o.one == nil {
 		return fmt.Errorf("%w: operation %q is not for single messages", ErrInvalidArgument, o.Name)
@@ -136,32 +135,23 @@ func (o Operation) check(b Bulk) error {
 // Bulk says what an operation on many messages is about, and reports its progress. Each operation
 // refuses the settings that it does not heed: see Operation.
 type Bulk struct {
-	// Group is the group that has the messages. Default redisdelay.DefaultConsumerGroup.
-	Group string
-
-	// Schedule is the name of a recurring schedule.
-	Schedule string
-
-	// Filter chooses messages. The zero value chooses all.
-	Filter Filter
+	Group    string // has the messages; default redisdelay.DefaultConsumerGroup
+	Schedule string // name of a recurring schedule
+	Filter   Filter // chooses messages; the zero value chooses all
 
 	// Limit is the maximum number of messages that are changed, the oldest first. 0 means all. Of a
 	// partitioned topic they are changed partition by partition.
 	Limit int
 
-	// To is the topic to which messages move. Only a dry run can do without.
-	To string
+	To string // the topic to which messages move; only a dry run can do without
 
 	// Spread is the time over which the messages become due, evenly one after the other, so that
 	// consumers are not flooded. They are counted first. 0 means that all are due at once. The
 	// maximum is redisdelay.MaxDelay.
 	Spread time.Duration
 
-	// DryRun counts what would be changed, and changes nothing.
-	DryRun bool
-
-	// Progress, if not nil, is called after each chunk of at most 1,000 messages.
-	Progress func(Progress)
+	DryRun   bool           // count what would be changed, and change nothing
+	Progress func(Progress) // if not nil, called after each chunk of at most 1,000 messages
 }
 
 // check refuses values that no operation takes.

@@ -66,8 +66,7 @@ func (s Scope) String() string {
 // PauseOptions says what is paused, who pauses it, why, and for how long. The zero value is the
 // whole topic, until Resume.
 type PauseOptions struct {
-	// Scope is what is paused: the whole topic, or InGroup one group.
-	Scope Scope
+	Scope Scope // what is paused: the whole topic, or InGroup one group
 
 	// By is who pauses, at most 256 bytes, and Why is the reason, at most 1,024 bytes.
 	By, Why string
@@ -92,15 +91,12 @@ func (o PauseOptions) check() error {
 
 // Pause stops the deliveries of a topic, or of one of its groups, in all processes, until Resume or
 // for PauseOptions.For, even after a restart. A second Pause of the same Scope keeps Since, and
-// replaces all else. The partitions of a partitioned topic are paused one after the other.
+// replaces all else. Errors wrap ErrInvalidArgument for wrong PauseOptions.
 //
-// Messages still become ready when due, but are not delivered. Messages that consumers hold are
-// settled as usual. Retries become ready, and leases are extended or expire. A message that has
-// expired by the time of Resume is then dropped or dead-lettered, as its OnExpiry says. In a topic
-// with a Redis Stream, due messages do not go into the stream; its consumers continue with the
-// entries that are there.
-//
-// Errors wrap ErrInvalidArgument for wrong PauseOptions.
+// Messages still become ready when due, but are not delivered. Those that consumers hold are
+// settled as usual. A message that has expired by the time of Resume is then dropped or dead-
+// lettered, as its OnExpiry says. In a topic with a Redis Stream, due messages do not go into the
+// stream, whose consumers continue with the entries that are there.
 func (a *Admin) Pause(ctx context.Context, topic string, o PauseOptions) (Pause, error) {
 	if err := o.check(); err != nil {
 		return Pause{}, fmt.Errorf("pause: %w", err)
@@ -124,13 +120,11 @@ func (a *Admin) Pause(ctx context.Context, topic string, o PauseOptions) (Pause,
 
 // ResumeOptions says what is resumed.
 type ResumeOptions struct {
-	// Scope is what Pause paused: the whole topic, or InGroup one group.
-	Scope Scope
+	Scope Scope // what Pause paused: the whole topic, or InGroup one group
 }
 
 // Resume ends the Pause of the same Scope, wakes the consumers, and returns whether there was one.
 // Pauses of other scopes go on: a group gets messages when neither it nor the topic is paused.
-// Errors are those that all methods have.
 func (a *Admin) Resume(ctx context.Context, topic string, o ResumeOptions) (was bool, err error) {
 	was, err = over(ctx, a, topic, func(plain string) (bool, error) {
 		t, err := a.topic(ctx, plain, rights.Resuming)

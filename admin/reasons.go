@@ -18,14 +18,9 @@ import (
 
 // DeadReasons is why the dead letters of a group are dead.
 type DeadReasons struct {
-	// Reasons are the distinct reasons, the most frequent first.
-	Reasons []DeadReason `json:"reasons"`
-
-	// Other counts dead letters of further reasons, after 1,000 were told apart.
-	Other int `json:"other"`
-
-	// Looked counts the dead letters that were examined.
-	Looked int `json:"looked"`
+	Reasons []DeadReason `json:"reasons"` // the most frequent first
+	Other   int          `json:"other"`   // dead letters of further reasons, after 1,000
+	Looked  int          `json:"looked"`  // dead letters that were examined
 }
 
 // DeadReason is a reason, and the dead letters that have it.

@@ -25,18 +25,14 @@ type Schedule struct {
 	Zone       string `json:"zone"`
 	Definition string `json:"definition"`
 
-	// Version goes up with each change of the definition, and when the schedule is removed.
-	Version int `json:"version"`
-
-	// Cursor is the last instant whose occurrence was published or left out. It may be ahead.
-	Cursor time.Time `json:"cursor"`
+	Version int       `json:"version"` // goes up with each change, and with the removal
+	Cursor  time.Time `json:"cursor"`  // last instant that was published or left out; may be ahead
 
 	// Last is when the last occurrence was due, with its jitter. It is zero if none was. It counts
 	// one that somebody asked for, and one that was cancelled by hand.
 	Last time.Time `json:"last"`
 
-	// Next is when the next occurrence is due, with its jitter. It is zero if none waits in Redis.
-	Next time.Time `json:"next"`
+	Next time.Time `json:"next"` // when the next one is due, with its jitter; zero if none waits
 
 	// Expected is when the first occurrence that is not in Redis yet is due, with its jitter.
 	// Programs publish each one before it is due. So if Expected is in the past, no program runs
@@ -44,15 +40,9 @@ type Schedule struct {
 	// cannot be read.
 	Expected time.Time `json:"expected"`
 
-	// Waiting is how many occurrences were put into Redis ahead of time, and are not known to be
-	// due yet.
-	Waiting int `json:"waiting"`
-
-	// Paused is since when the schedule is paused, or zero.
-	Paused time.Time `json:"paused"`
-
-	// Requested is when an occurrence was asked for that no program has published yet, or zero.
-	Requested time.Time `json:"requested"`
+	Waiting   int       `json:"waiting"`   // occurrences in Redis that are not known to be due yet
+	Paused    time.Time `json:"paused"`    // since when it is paused, or zero
+	Requested time.Time `json:"requested"` // when one was asked for that is not published yet, or zero
 
 	// Missed is how many instants have passed before their occurrence was in Redis, since the
 	// schedule began. A program counts them when it publishes again. MissedAt is when one last did,
@@ -208,9 +198,8 @@ func readSchedule(topic string, r queue.Recurring) (s Schedule, err error) {
 }
 
 // PauseSchedule stops a recurring schedule in all programs, until ResumeSchedule, even after a
-// restart. It takes its waiting occurrences back, and returns how many. An occurrence that is due
-// already is delivered. Instants that pass meanwhile are left out, and do not count as missed.
-// Errors wrap ErrNotFound if there is no such schedule.
+// restart. It takes its waiting occurrences back, and returns how many. One that is due already is
+// delivered. Instants that pass meanwhile are left out, and do not count as missed.
 func (a *Admin) PauseSchedule(ctx context.Context, topic, name string) (takenBack int, err error) {
 	_, takenBack, err = a.amend(ctx, topic, queue.PauseSchedule, name)
 	return takenBack, err
@@ -218,7 +207,6 @@ func (a *Admin) PauseSchedule(ctx context.Context, topic, name string) (takenBac
 
 // ResumeSchedule ends PauseSchedule, and wakes the programs. The schedule goes on with the next
 // instant. It does nothing if the schedule is not paused.
-// Errors wrap ErrNotFound if there is no such schedule.
 func (a *Admin) ResumeSchedule(ctx context.Context, topic, name string) error {
 	_, _, err := a.amend(ctx, topic, queue.ResumeSchedule, name)
 	return err
@@ -227,7 +215,6 @@ func (a *Admin) ResumeSchedule(ctx context.Context, topic, name string) error {
 // RunSchedule asks for one occurrence of a recurring schedule now, even if it is paused, and
 // returns its instant. It wakes the programs that run the schedule, and one publishes it. As long
 // as none has, further calls ask for the same one.
-// Errors wrap ErrNotFound if there is no such schedule.
 func (a *Admin) RunSchedule(ctx context.Context, topic, name string) (at time.Time, err error) {
 	r, _, err := a.amend(ctx, topic, queue.RunSchedule, name)
 	return r.Run, err
@@ -235,7 +222,7 @@ func (a *Admin) RunSchedule(ctx context.Context, topic, name string) (at time.Ti
 
 // RemoveSchedule removes a recurring schedule, takes its waiting occurrences back, and returns how
 // many. Programs that run it leave it. It begins anew when a program starts that has it, so remove
-// it from the programs first. Errors wrap ErrNotFound if there is no such schedule.
+// it from the programs first.
 func (a *Admin) RemoveSchedule(ctx context.Context, topic, name string, o DeleteOptions) (takenBack int, err error) {
 	if o.DryRun {
 		return a.waitingOf(ctx, topic, name)

@@ -206,17 +206,13 @@ func groupStats(g operate.GroupStats) GroupStats {
 // DeleteOptions are the options of DeleteTopic, DeleteGroup and RemoveSchedule. The zero value
 // deletes.
 type DeleteOptions struct {
-	// DryRun counts what would be deleted, and deletes nothing.
-	DryRun bool
+	DryRun bool // count what would be deleted, and delete nothing
 }
 
 // IdleOptions are the options of DeleteIdleGroups.
 type IdleOptions struct {
-	// Idle is for how long a group has had no subscriber, at least a minute. Required.
-	Idle time.Duration
-
-	// DryRun counts what would be deleted, and deletes nothing.
-	DryRun bool
+	Idle   time.Duration // for how long a group has had no subscriber; required, at least a minute
+	DryRun bool          // count what would be deleted, and delete nothing
 }
 
 // Removal is what was removed, or would be removed in a dry run.
@@ -226,10 +222,9 @@ type Removal struct {
 	DryRun   bool     `json:"dry_run"`
 }
 
-// GroupsWithoutSubscribers returns the groups that have had no subscriber for at least idle, and
-// whose ready messages have waited as long. With idle 0 it may include a group whose subscriber is
-// just being woken. The group of a Redis Stream is never included. A group of a partitioned topic
-// is included if it has had no subscriber in any partition.
+// GroupsWithoutSubscribers returns the groups that have had no subscriber for at least idle, in any
+// partition, and whose ready messages have waited as long. With idle 0 it may include a group whose
+// subscriber is just being woken. The group of a Redis Stream is never included.
 func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle time.Duration) ([]GroupStats, error) {
 	stats, err := a.Stats(ctx, topic)
 	if err != nil {
@@ -270,10 +265,9 @@ func idleGroups(stats Stats, idle time.Duration) []GroupStats {
 
 // DeleteIdleGroups removes the groups that GroupsWithoutSubscribers returns, with all their
 // messages. The step that removes a group checks again that it has no subscriber, and that none has
-// claimed for 90 seconds. A subscriber that is being woken, or has just settled its messages, is
-// not visible for a moment. After an outage of Redis, or a jump of its clock, wait two minutes,
-// until all subscribers have claimed again. SubscriberConfig.GroupExpiry does the same
-// automatically. Errors wrap ErrInvalidArgument if IdleOptions.Idle is shorter than a minute.
+// claimed for 90 seconds. After an outage of Redis, or a jump of its clock, wait two minutes, until
+// all subscribers have claimed again. Errors wrap ErrInvalidArgument if IdleOptions.Idle is shorter
+// than a minute.
 func (a *Admin) DeleteIdleGroups(ctx context.Context, topic string, o IdleOptions) (Removal, error) {
 	removal := Removal{DryRun: o.DryRun}
 	if o.Idle < time.Minute {
@@ -322,9 +316,8 @@ func (g GroupStats) holds() int { return g.Ready + g.InHand + g.Retrying + g.Dea
 
 // DeleteGroup removes a group of a topic with all its messages, in chunks of about 1,000. Other
 // groups lose nothing. If a subscriber uses the group, it is created again, empty. If the call ends
-// early, a scheduler completes it. The group of a Redis Stream can only be removed with its topic.
-// Errors wrap ErrInvalidArgument if group is "": no group is deleted without being named. For the
-// group of a Redis Stream they wrap ErrTopicMode.
+// early, a scheduler completes it. Errors wrap ErrInvalidArgument if group is "", because no group
+// is deleted without being named, or ErrTopicMode for the group of a Redis Stream.
 func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, o DeleteOptions) (Removal, error) {
 	if group == "" {
 		return Removal{}, fmt.Errorf("delete group: %w: no group is named; the default one is %q", ErrInvalidArgument, redisdelay.DefaultConsumerGroup)
@@ -357,16 +350,11 @@ func (a *Admin) deleteGroup(ctx context.Context, topic, group string, dryRun boo
 	return Removal{}, fmt.Errorf("delete group %q of topic %q: %w", group, topic, ErrNotFound)
 }
 
-// DeleteTopic removes a topic and all its messages in one step, or in steps of 100 groups if it has
-// more. If the call ends between steps, the topic remains without groups. A scheduler, Check,
-// Repair or another DeleteTopic then removes the rest. The server frees the memory in the
-// background.
-//
-// With a partitioned topic, the number that SetPartitions has set is forgotten, too.
-//
-// The topic's Redis Stream, if any, stays. If the topic does not exist but Topics lists it, its
-// name is removed. Stop publishers and subscribers first, because they would create the topic
-// again. Errors are those that all methods have.
+// DeleteTopic removes a topic, its groups and all its messages. If it has more than a hundred
+// groups and the call ends early, the topic remains without groups, and a scheduler removes the
+// rest. Of a partitioned topic the number that SetPartitions has set is forgotten, too. A Redis
+// Stream of the topic stays. If the topic does not exist but Topics lists it, its name is removed.
+// Stop publishers and subscribers first, because they would create the topic again.
 func (a *Admin) DeleteTopic(ctx context.Context, topic string, o DeleteOptions) (Removal, error) {
 	partitioned := false
 	removal, err := over(ctx, a, topic, func(plain string) (Removal, error) {
