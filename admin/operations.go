@@ -69,7 +69,7 @@ func Operations() []Operation {
 				return removal.Messages, err
 			}},
 		{Name: "remove-schedule", Verb: "remove the schedule with", Unit: "waiting occurrence", Of: OfSchedule, Deletes: true,
-			Effect: "Delete the schedule and its waiting occurrences. Take it out of the programs first: one that starts with it begins it anew.",
+			Effect: "Delete the schedule and its waiting occurrences. Programs that run it leave it. One that starts with it begins it anew, so take it out of the programs first.",
 			run: func(a *Admin, ctx context.Context, topic string, bulk Bulk) (int, error) {
 				return a.RemoveSchedule(ctx, topic, bulk.Schedule, DeleteOptions{DryRun: bulk.DryRun})
 			}},

@@ -50,6 +50,12 @@ func (a *app) actOf(ctx context.Context, operator *admin.Admin, o admin.Operatio
 	return w
 }
 
+// effectOf says what the operation of a name does.
+func effectOf(name string) string {
+	o, _ := admin.OperationNamed(name)
+	return o.Effect
+}
+
 // removal returns an act of the operation of a name that removes all of something.
 func (a *app) removal(ctx context.Context, operator *admin.Admin, name, topic string) act {
 	o, _ := admin.OperationNamed(name)

@@ -18,8 +18,12 @@ func TestCommandsAreThoseOfTheTableOfOperations(t *testing.T) {
 	w.group("orders", "billing")
 	w.publish("other", "x", "x")
 	found := 0
+	removals := map[string]string{"remove-group": "groups", "remove-topic": "topics", "remove-schedule": "schedules"}
 	for _, op := range admin.Operations() {
 		if op.State != admin.Dead {
+			status, help, said := w.run("", removals[op.Name], "rm", "--help")
+			require.Zero(t, status, said)
+			require.Contains(t, help, op.Effect)
 			continue
 		}
 		found++

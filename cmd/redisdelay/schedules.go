@@ -30,8 +30,7 @@ func (a *app) schedulesCommand() *cobra.Command {
 		"reports daily-report", a.resumeSchedule)
 	runNow := a.scheduleCommandOn("run", "ask for one occurrence now", `Asks for one occurrence now, even of a paused schedule, and wakes the programs. One that has the schedule publishes it.`,
 		"reports daily-report --yes", a.runSchedule)
-	remove := a.scheduleCommandOn("rm", "remove a schedule, and its occurrences that wait", `Removes a schedule, and its occurrences that wait. Programs that run leave it. A program that starts with it begins
-it anew, so take it out of the programs first.`, "reports daily-report --dry-run", a.removeSchedule)
+	remove := a.scheduleCommandOn("rm", "remove a schedule, and its occurrences that wait", effectOf("remove-schedule"), "reports daily-report --dry-run", a.removeSchedule)
 	for _, c := range []*cobra.Command{runNow, remove} {
 		a.consentFlags(c.Flags())
 	}

@@ -22,7 +22,7 @@ func (a *app) topicsCommand() *cobra.Command {
 		Example: "  redisdelay topics\n  redisdelay topics --json | jq -r 'select(.pause) | .topic'",
 		RunE:    a.runs(a.listTopics)}
 	a.jsonFlag(c.Flags())
-	remove := &cobra.Command{Use: "rm TOPIC", Short: "remove a topic with all its groups and messages", Args: cobra.ExactArgs(1),
+	remove := &cobra.Command{Use: "rm TOPIC", Short: "remove a topic with all its groups and messages", Args: cobra.ExactArgs(1), Long: effectOf("remove-topic"),
 		ValidArgsFunction: a.completeTopic, Example: "  redisdelay topics rm orders-retired --dry-run",
 		RunE: a.runs(func(ctx context.Context, args []string) error { return a.removeTopic(ctx, args[0]) })}
 	a.consentFlags(remove.Flags())
@@ -111,7 +111,7 @@ func (a *app) groupsCommand() *cobra.Command {
 	idle.Flags().DurationVar(&idleFor, "for", 2*time.Minute, "without a subscriber for at least so long")
 	a.jsonFlag(idle.Flags())
 
-	remove := &cobra.Command{Use: "rm TOPIC [GROUP]", Short: "remove a group with its messages, or all idle groups", Args: cobra.RangeArgs(1, 2),
+	remove := &cobra.Command{Use: "rm TOPIC [GROUP]", Short: "remove a group with its messages, or all idle groups", Args: cobra.RangeArgs(1, 2), Long: effectOf("remove-group"),
 		ValidArgsFunction: a.completeTopic,
 		Example:           "  redisdelay groups rm orders billing-old\n  redisdelay groups rm orders --idle 24h --dry-run",
 		RunE:              a.runs(func(ctx context.Context, args []string) error { return a.removeGroups(ctx, args, rmIdle) })}
