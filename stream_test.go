@@ -230,7 +230,7 @@ func TestATopicHasAStreamOrSubscribers(t *testing.T) {
 		// The topic begins anew when it is deleted, and so may be the other.
 		a := newAdmin(t, s)
 		for _, topic := range []string{"plain", stream(s)} {
-			_, err := a.DeleteTopic(ctx, topic, false)
+			_, err := a.DeleteTopic(ctx, topic, admin.DeleteOptions{})
 			require.NoError(t, err)
 		}
 		require.NoError(t, plain.Publish(stream(s), delayed("6", time.Hour)))
@@ -350,7 +350,7 @@ func TestOperatorsOfATopicWithAStream(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, idle, "the stream's is in use")
 		for _, dry := range []bool{true, false} {
-			_, err = a.DeleteGroup(ctx, topic, redisdelay.StreamGroup, dry)
+			_, err = a.DeleteGroup(ctx, topic, redisdelay.StreamGroup, admin.DeleteOptions{DryRun: dry})
 			require.ErrorIs(t, err, admin.ErrTopicMode)
 		}
 		spans, err := a.Upcoming(ctx, topic, admin.Load{Group: redisdelay.StreamGroup, Width: 2 * time.Hour, Buckets: 1})
@@ -360,8 +360,8 @@ func TestOperatorsOfATopicWithAStream(t *testing.T) {
 		page, err := a.List(ctx, topic, admin.Query{State: admin.Waiting, Filter: admin.Filter{Match: func(m admin.Message) bool { return string(m.Payload) == "cancelled" }}})
 		require.NoError(t, err)
 		require.NoError(t, a.Cancel(ctx, topic, admin.ByID(page.Messages[0].ID)))
-		require.NoError(t, a.DeliverNow(ctx, topic, admin.ByDelayID("order 1")))
-		require.NoError(t, a.Requeue(ctx, topic, redisdelay.StreamGroup, dead()[0].ID))
+		require.NoError(t, a.Reschedule(ctx, topic, admin.ByDelayID("order 1"), admin.When{}))
+		require.NoError(t, a.Requeue(ctx, topic, admin.GroupMessage{Group: redisdelay.StreamGroup, ID: dead()[0].ID}))
 		awaitEntries(t, s, 2)
 		_, payloads := entries(t, s)
 		require.ElementsMatch(t, []string{"named", "late"}, payloads)
@@ -381,7 +381,7 @@ func TestDeadLettersOfAStreamMoveToSubscribers(t *testing.T) {
 		require.NoError(t, p.Publish(stream(s), late))
 		messages := subscribe(t, s, "rescued")
 		eventually(t, func() bool {
-			n, err := a.MoveDead(ctx, stream(s), redisdelay.StreamGroup, "rescued", admin.Bulk{})
+			n, err := a.MoveDead(ctx, stream(s), admin.Bulk{Group: redisdelay.StreamGroup, To: "rescued"})
 			require.NoError(t, err)
 			return n == 1
 		}, "a dead letter")
@@ -406,7 +406,7 @@ func TestPausedTopicKeepsDueMessagesFromTheStream(t *testing.T) {
 			ready, err := a.Ready(ctx, stream(s))
 			return err == nil && ready.Topics[0].Lag == 0
 		}, "that nobody takes it for late")
-		_, err = a.Resume(ctx, stream(s))
+		_, err = a.Resume(ctx, stream(s), admin.ResumeOptions{})
 		require.NoError(t, err)
 		awaitEntries(t, s, 3)
 		_, payloads := entries(t, s)
@@ -434,7 +434,7 @@ func TestWhatIsDroppedAtAResumeIsLogged(t *testing.T) {
 			late = append(late, msg)
 		}
 		require.NoError(t, p.Publish(stream(s), append(late, text("kept"))...))
-		_, err = a.Resume(ctx, stream(s))
+		_, err = a.Resume(ctx, stream(s), admin.ResumeOptions{})
 		require.NoError(t, err)
 		awaitEntries(t, s, 2)
 		lines := func() (numbers []any) {

@@ -271,7 +271,7 @@ func TestAPostponedMessageWaitsAndUsesUpNoDelivery(t *testing.T) {
 		for _, record := range records(t, s, "t") {
 			require.Equal(t, "1 - - the last call counts", record)
 		}
-		requeued, err := adminOf(t, s).PurgeDead(ctx, "t", "", admin.Bulk{})
+		requeued, err := adminOf(t, s).PurgeDead(ctx, "t", admin.Bulk{})
 		require.NoError(t, err)
 		require.Equal(t, 1, requeued)
 	})

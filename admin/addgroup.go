@@ -45,13 +45,11 @@ type Addition struct {
 	Waited int `json:"waited"`
 }
 
-// AddGroup makes a consumer group before it has a subscriber, so that it gets every message of the
-// topic that becomes due from now on. Do it before a deployment that takes longer than the window.
-// A group that exists stays as it is. The name "" stands for redisdelay.DefaultConsumerGroup. In a
-// partitioned topic the group is made in each partition, and counts as existing if it was in all.
-//
-// Errors wrap ErrInvalidArgument, ErrNotFound, ErrTopicMode, ErrInvalidTopic, ErrServerFull,
-// ErrForbidden or ErrLayout, or come from ctx or Redis.
+// AddGroup makes a consumer group, so that it gets every message of the topic that becomes due from
+// now on. Do it before a deployment that takes longer than the window. A group that exists stays as
+// it is. In a partitioned topic the group is made in each partition, and counts as existing if it
+// was in all. Errors wrap ErrNotFound without GroupSettings.Create, ErrInvalidArgument for a name
+// that is too long, or ErrTopicMode.
 func (a *Admin) AddGroup(ctx context.Context, topic, group string, settings GroupSettings) (Addition, error) {
 	group = groupName(group)
 	if len(group) > redisdelay.MaxTopicLength || queue.IsWindow(group) {

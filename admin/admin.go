@@ -110,9 +110,9 @@ func (a *Admin) handle(name string) (*operate.Topic, error) {
 func groupName(group string) string { return cmp.Or(group, redisdelay.DefaultConsumerGroup) }
 
 // Topics returns about limit names of plain topics (default 100), and the cursor of the next page.
-// The first call takes the cursor "". An empty next means that there are no more. Topics that are
-// created or deleted between the calls may be included or not. Errors wrap ErrInvalidArgument or
-// ErrForbidden, or come from ctx or Redis.
+// The first call takes the cursor "". An empty next means that there are no more. Topics that come
+// or go between the calls may be included or not. Errors wrap ErrInvalidArgument for another
+// cursor.
 func (a *Admin) Topics(ctx context.Context, cursor string, limit int) (topics []string, next string, err error) {
 	from := uint64(0)
 	if cursor != "" {

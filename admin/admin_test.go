@@ -39,15 +39,15 @@ func TestConfigurationAndArgumentsAreChecked(t *testing.T) {
 		"too many buckets": only(s.admin.Upcoming(ctx, topic, admin.Load{Width: 1, Buckets: 1001})),
 		"no state":         only(s.admin.List(ctx, topic, admin.Query{})),
 		"cursor of a list": only(s.admin.List(ctx, topic, admin.Query{State: admin.Dead, Cursor: "12"})),
-		"move to itself":   only(s.admin.MoveDead(ctx, topic, "a", topic, admin.Bulk{})),
+		"move to itself":   only(s.admin.MoveDead(ctx, topic, admin.Bulk{Group: "a", To: topic})),
 		"cursor of Topics": func() error { _, _, err := s.admin.Topics(ctx, "x", 1); return err }(),
 	} {
 		require.ErrorIs(t, err, admin.ErrInvalidArgument, name)
 	}
 	require.ErrorIs(t, s.admin.Cancel(ctx, "", admin.ByID("x")), admin.ErrInvalidTopic)
-	require.ErrorIs(t, s.admin.Requeue(ctx, topic, "unknown", "x"), admin.ErrNotFound)
-	require.ErrorIs(t, only(s.admin.RequeueAll(ctx, topic, "unknown", admin.Bulk{})), admin.ErrNotFound)
-	require.ErrorIs(t, only(s.admin.DeleteGroup(ctx, topic, "unknown", false)), admin.ErrNotFound)
+	require.ErrorIs(t, s.admin.Requeue(ctx, topic, admin.GroupMessage{Group: "unknown", ID: "x"}), admin.ErrNotFound)
+	require.ErrorIs(t, only(s.admin.RequeueAll(ctx, topic, admin.Bulk{Group: "unknown"})), admin.ErrNotFound)
+	require.ErrorIs(t, only(s.admin.DeleteGroup(ctx, topic, "unknown", admin.DeleteOptions{})), admin.ErrNotFound)
 	require.ErrorIs(t, only(s.admin.Ready(ctx, "unknown")), admin.ErrNotFound)
 	require.ErrorIs(t, only(s.admin.List(ctx, topic, admin.Query{State: admin.Dead, Group: "unknown"})), admin.ErrNotFound)
 	require.ErrorIs(t, only(s.admin.List(ctx, "unknown", admin.Query{State: admin.Waiting})), admin.ErrNotFound)
@@ -148,8 +148,8 @@ func TestRequeuedDeadLetterNeverExpires(t *testing.T) {
 			c.Backoff = func(int) time.Duration { return 5 * time.Millisecond }
 		})
 		dead := s.list(t, "a", admin.Dead)
-		require.NoError(t, s.admin.Requeue(ctx, topic, "a", dead[0].ID))
-		n, err := s.admin.RequeueAll(ctx, topic, "a", admin.Bulk{})
+		require.NoError(t, s.admin.Requeue(ctx, topic, admin.GroupMessage{Group: "a", ID: dead[0].ID}))
+		n, err := s.admin.RequeueAll(ctx, topic, admin.Bulk{Group: "a"})
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 		for delivery := range 3 {
@@ -214,7 +214,7 @@ func TestMovedDeadLettersHaveNeitherDelayIDNorExpiry(t *testing.T) {
 					c.Unmarshaler = redisdelay.JSONMarshaler{}
 				}).Subscribe(ctx, "other")
 				require.NoError(t, err)
-				n, err := a.MoveDead(ctx, topic, "a", "other", admin.Bulk{})
+				n, err := a.MoveDead(ctx, topic, admin.Bulk{Group: "a", To: "other"})
 				require.NoError(t, err)
 				require.Equal(t, len(published), n)
 				for _, want := range published {
@@ -237,16 +237,17 @@ func TestManyDeadLettersAreHandledInChunks(t *testing.T) {
 		s.bury(t, n)
 		var progress []admin.Progress
 		bulk := admin.Bulk{
+			Group:    "a",
 			Filter:   admin.Filter{Metadata: map[string]string{"kind": "even"}, Reason: "reason"},
 			Progress: func(p admin.Progress) { progress = append(progress, p) },
 		}
-		requeued, err := s.admin.RequeueAll(ctx, topic, "a", bulk)
+		requeued, err := s.admin.RequeueAll(ctx, topic, bulk)
 		require.NoError(t, err)
 		require.Equal(t, n/2, requeued)
 		require.Equal(t, []admin.Progress{{1000, 500}, {2000, 1000}, {2500, 1250}}, progress)
 		require.Equal(t, n/2, s.group(t, "a").Retrying)
 
-		moved, err := s.admin.MoveDead(ctx, topic, "a", "other", admin.Bulk{Filter: admin.Filter{Match: func(m admin.Message) bool {
+		moved, err := s.admin.MoveDead(ctx, topic, admin.Bulk{Group: "a", To: "other", Filter: admin.Filter{Match: func(m admin.Message) bool {
 			return strings.HasPrefix(string(m.Payload), "00")
 		}}})
 		require.NoError(t, err)
@@ -255,7 +256,7 @@ func TestManyDeadLettersAreHandledInChunks(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 500, other.Messages)
 
-		purged, err := s.admin.PurgeDead(ctx, topic, "a", admin.Bulk{})
+		purged, err := s.admin.PurgeDead(ctx, topic, admin.Bulk{Group: "a"})
 		require.NoError(t, err)
 		require.Equal(t, 750, purged)
 		require.Equal(t, n/2, s.stats(t).Messages)
@@ -274,20 +275,19 @@ func TestBodiesOfDeadLettersAreReadOnlyIfNeeded(t *testing.T) {
 		var progress []admin.Progress
 		bulk := func(f admin.Filter) admin.Bulk {
 			progress = nil
-			return admin.Bulk{Filter: f, Progress: func(p admin.Progress) { progress = append(progress, p) }}
+			return admin.Bulk{Group: "a", Filter: f, Progress: func(p admin.Progress) { progress = append(progress, p) }}
 		}
 		for name, f := range map[string]admin.Filter{
 			"metadata": {Metadata: map[string]string{"kind": "none"}},
 			"match":    {Match: func(m admin.Message) bool { return len(m.Payload) == 1 }},
 		} {
-			none, err := s.admin.PurgeDead(ctx, topic, "a", bulk(f))
+			none, err := s.admin.PurgeDead(ctx, topic, bulk(f))
 			require.NoError(t, err)
 			require.Zero(t, none, name)
 			require.Len(t, progress, 2, name)
 		}
 		now := s.stats(t).Now
-		requeued, err := s.admin.RequeueAll(ctx, topic, "a",
-			bulk(admin.Filter{Metadata: map[string]string{}, Reason: "reason", From: now.Add(-time.Hour), Until: now.Add(time.Hour)}))
+		requeued, err := s.admin.RequeueAll(ctx, topic, bulk(admin.Filter{Metadata: map[string]string{}, Reason: "reason", From: now.Add(-time.Hour), Until: now.Add(time.Hour)}))
 		require.NoError(t, err)
 		require.Equal(t, 2, requeued)
 		require.Equal(t, []admin.Progress{{Looked: 2, Done: 2}}, progress, "in one chunk")
@@ -300,7 +300,7 @@ func TestMovedDeadLettersAreDeliveredInTheTargetTopic(t *testing.T) {
 		sub := s.subscriber(t, "")
 		messages, err := sub.Subscribe(ctx, "other")
 		require.NoError(t, err)
-		require.NoError(t, only(s.admin.MoveDead(ctx, topic, "a", "other", admin.Bulk{})))
+		require.NoError(t, only(s.admin.MoveDead(ctx, topic, admin.Bulk{Group: "a", To: "other"})))
 		for i := range 3 {
 			msg := receive(t, messages)
 			require.Equal(t, fmt.Sprintf("%05d", i), string(msg.Payload))
@@ -324,7 +324,7 @@ func TestRequeueAllIgnoresNewDeadLetters(t *testing.T) {
 		}()
 		for range 3 {
 			eventually(t, func() bool { return s.group(t, "a").Dead == n }, "all are dead again")
-			requeued, err := s.admin.RequeueAll(ctx, topic, "a", admin.Bulk{})
+			requeued, err := s.admin.RequeueAll(ctx, topic, admin.Bulk{Group: "a"})
 			require.NoError(t, err)
 			require.LessOrEqual(t, requeued, n)
 		}
@@ -393,7 +393,7 @@ func TestPauseStopsAllProcessesAndResumeStartsThem(t *testing.T) {
 			}
 			require.Equal(t, processes, s.group(t, "a").Ready)
 			resumed := time.Now()
-			was, err := s.admin.Resume(ctx, topic)
+			was, err := s.admin.Resume(ctx, topic, admin.ResumeOptions{})
 			require.NoError(t, err)
 			require.True(t, was)
 			for range processes {
@@ -409,7 +409,7 @@ func TestPauseOutlastsARestartOfTheServer(t *testing.T) {
 	in := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	s := setupOn(t, redistest.Server{Client: in.Client(t), Prefix: "own"})
 	s.register(t, "a")
-	pause, err := s.admin.PauseGroup(ctx, topic, "a", admin.PauseOptions{By: "ann b", Why: "ä deploy, 5 min", For: time.Hour})
+	pause, err := s.admin.Pause(ctx, topic, admin.PauseOptions{Scope: admin.InGroup("a"), By: "ann b", Why: "ä deploy, 5 min", For: time.Hour})
 	require.NoError(t, err)
 	in.Restart()
 	eventually(t, func() bool { return s.Client.Ping(ctx).Err() == nil }, "it is back")
@@ -441,12 +441,12 @@ func TestUsersOfTheDocumentedAccessListsMayDoEverything(t *testing.T) {
 	require.NoError(t, s.admin.Cancel(ctx, topic, admin.ByDelayID("x")))
 	require.NoError(t, only(s.admin.Upcoming(ctx, topic, admin.Load{Width: time.Hour, Buckets: 2})))
 	dead := s.list(t, "a", admin.Dead)
-	require.NoError(t, s.admin.Requeue(ctx, topic, "a", dead[0].ID))
+	require.NoError(t, s.admin.Requeue(ctx, topic, admin.GroupMessage{Group: "a", ID: dead[0].ID}))
 	receive(t, messages).Ack()
-	require.NoError(t, s.admin.DeleteDead(ctx, topic, "a", dead[1].ID))
-	require.NoError(t, only(s.admin.MoveDead(ctx, topic, "a", "other", admin.Bulk{})))
+	require.NoError(t, s.admin.DeleteDead(ctx, topic, admin.GroupMessage{Group: "a", ID: dead[1].ID}))
+	require.NoError(t, only(s.admin.MoveDead(ctx, topic, admin.Bulk{Group: "a", To: "other"})))
 	require.NoError(t, only(s.admin.Pause(ctx, topic, admin.PauseOptions{})))
-	require.NoError(t, only(s.admin.Resume(ctx, topic)))
+	require.NoError(t, only(s.admin.Resume(ctx, topic, admin.ResumeOptions{})))
 	require.NoError(t, only(s.admin.Ready(ctx, topic)))
 	require.NoError(t, client.HSet(ctx, s.keys.Names(), "half", dead[0].ID).Err())
 	require.NoError(t, root.Expire(ctx, s.keys.Messages(), time.Hour).Err())
@@ -459,8 +459,8 @@ func TestUsersOfTheDocumentedAccessListsMayDoEverything(t *testing.T) {
 	require.Len(t, report.Findings, 1, "the server tells what it is asked: %v", report.Findings)
 	_, _, err = s.admin.Topics(ctx, "", 10)
 	require.NoError(t, err)
-	require.NoError(t, only(s.admin.DeleteIdleGroups(ctx, "other", time.Minute, false)))
-	require.NoError(t, only(s.admin.DeleteTopic(ctx, "other", false)))
+	require.NoError(t, only(s.admin.DeleteIdleGroups(ctx, "other", admin.IdleOptions{Idle: time.Minute})))
+	require.NoError(t, only(s.admin.DeleteTopic(ctx, "other", admin.DeleteOptions{})))
 	p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client, WaitReplicas: 1, WaitTimeout: time.Millisecond}, nil)
 	require.NoError(t, err)
 	require.ErrorContains(t, p.Publish(topic, delayed("z", time.Hour)), "0 of 1 replicas")
@@ -507,7 +507,7 @@ func TestStatsCountMessagesReplacedOrLeftOut(t *testing.T) {
 		require.Len(t, report.Violations(), 1)
 		require.NoError(t, s.Client.Del(ctx, s.keys.Counters()).Err())
 		require.NoError(t, p.Publish(topic, named("a", redisdelay.DelayIDReplace)))
-		require.NoError(t, only(s.admin.DeleteTopic(ctx, topic, false)))
+		require.NoError(t, only(s.admin.DeleteTopic(ctx, topic, admin.DeleteOptions{})))
 		require.Zero(t, s.Client.Exists(ctx, s.keys.Counters()).Val())
 	})
 }

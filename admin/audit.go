@@ -41,9 +41,8 @@ const actText = 1024
 
 // Record adds an act to the audit log in Redis, which keeps about the last 10,000. Texts are cut at
 // 1,024 bytes, and bytes that are not UTF-8 are replaced. No operation of this package calls it:
-// the program decides what to record. If an answer is lost, the act may be recorded twice.
-//
-// Errors wrap ErrInvalidArgument, ErrForbidden or ErrServerFull, or come from ctx or Redis.
+// the program decides what to record. If an answer is lost, the act may be recorded twice. Errors
+// wrap ErrInvalidArgument without By or Action.
 func (a *Admin) Record(ctx context.Context, act Act) error {
 	if act.By == "" || act.Action == "" {
 		return fmt.Errorf("record: %w: an Act needs By and Action", ErrInvalidArgument)
@@ -75,10 +74,8 @@ func isActCursor(text string) bool {
 }
 
 // Acts returns about limit acts of the audit log (default 100, at most 1,000), the newest first,
-// and the cursor of the next page. The first call takes the cursor "". An empty next means that
-// there are no more.
-//
-// Errors wrap ErrInvalidArgument or ErrForbidden, or come from ctx or Redis.
+// and the cursor of the next page, as Topics does. Errors wrap ErrInvalidArgument for another
+// cursor.
 func (a *Admin) Acts(ctx context.Context, cursor string, limit int) (acts []Act, next string, err error) {
 	if cursor != "" && !isActCursor(cursor) {
 		return nil, "", fmt.Errorf("acts: %w: %q is not a cursor of Acts", ErrInvalidArgument, cursor)

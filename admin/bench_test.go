@@ -46,7 +46,7 @@ func BenchmarkOperations(b *testing.B) {
 				})
 			}
 			began := time.Now()
-			require.NoError(b, only(s.admin.DeleteTopic(ctx, topic, false)))
+			require.NoError(b, only(s.admin.DeleteTopic(ctx, topic, admin.DeleteOptions{})))
 			b.Log("DeleteTopic of all that took ", time.Since(began))
 		})
 	}
@@ -132,9 +132,11 @@ var operations = []struct {
 			return s.admin.Reschedule(ctx, topic, admin.ByDelayID(strconv.Itoa(i)), admin.In(time.Hour))
 		}
 	}},
-	{"DeliverNow", func(b *testing.B, s *setup) func(int) error {
+	{"Reschedule to now", func(b *testing.B, s *setup) func(int) error {
 		s.names(b, b.N)
-		return func(i int) error { return s.admin.DeliverNow(ctx, topic, admin.ByDelayID(strconv.Itoa(i))) }
+		return func(i int) error {
+			return s.admin.Reschedule(ctx, topic, admin.ByDelayID(strconv.Itoa(i)), admin.When{})
+		}
 	}},
 	{"PublishReplacing", func(b *testing.B, s *setup) func(int) error { return s.publishing(b, redisdelay.DelayIDReplace) }},
 	{"PublishKeeping", func(b *testing.B, s *setup) func(int) error { return s.publishing(b, redisdelay.DelayIDKeep) }},
@@ -182,7 +184,7 @@ var operations = []struct {
 		s.names(b, b.N)
 		return func(i int) error {
 			m, err := s.admin.Get(ctx, topic, admin.ByDelayID(strconv.Itoa(i)))
-			return errors.Join(err, only(s.admin.Kill(ctx, topic, "a", m.ID, "")))
+			return errors.Join(err, only(s.admin.Kill(ctx, topic, admin.GroupMessage{Group: "a", ID: m.ID}, admin.KillOptions{})))
 		}
 	}},
 	{"Diagnose", func(b *testing.B, s *setup) func(int) error {
@@ -197,9 +199,9 @@ var operations = []struct {
 	{"DeadReasons100", func(b *testing.B, s *setup) func(int) error {
 		s.register(b, "reasons")
 		s.letters(b, "reasons", 100)
-		b.Cleanup(func() { require.NoError(b, only(s.admin.DeleteGroup(ctx, topic, "reasons", false))) })
+		b.Cleanup(func() { require.NoError(b, only(s.admin.DeleteGroup(ctx, topic, "reasons", admin.DeleteOptions{}))) })
 		return func(int) error {
-			reasons, err := s.admin.DeadReasons(ctx, topic, "reasons", admin.Bulk{})
+			reasons, err := s.admin.DeadReasons(ctx, topic, admin.Bulk{Group: "reasons"})
 			if err == nil && (reasons.Looked != 100) {
 				err = fmt.Errorf("there are %+v", reasons)
 			}
@@ -213,41 +215,43 @@ var operations = []struct {
 	}},
 	{"Requeue", func(b *testing.B, s *setup) func(int) error {
 		ids := s.letters(b, "a", b.N)
-		return func(i int) error { return s.admin.Requeue(ctx, topic, "a", ids[i]) }
+		return func(i int) error { return s.admin.Requeue(ctx, topic, admin.GroupMessage{Group: "a", ID: ids[i]}) }
 	}},
 	{"DeleteDead", func(b *testing.B, s *setup) func(int) error {
 		ids := s.letters(b, "a", b.N)
-		return func(i int) error { return s.admin.DeleteDead(ctx, topic, "a", ids[i]) }
+		return func(i int) error { return s.admin.DeleteDead(ctx, topic, admin.GroupMessage{Group: "a", ID: ids[i]}) }
 	}},
 	{"RequeueAll100", func(b *testing.B, s *setup) func(int) error {
-		return s.bulk(b, func(group string) (int, error) { return s.admin.RequeueAll(ctx, topic, group, admin.Bulk{}) })
+		return s.bulk(b, func(group string) (int, error) { return s.admin.RequeueAll(ctx, topic, admin.Bulk{Group: group}) })
 	}},
 	{"PurgeDead100", func(b *testing.B, s *setup) func(int) error {
-		return s.bulk(b, func(group string) (int, error) { return s.admin.PurgeDead(ctx, topic, group, admin.Bulk{}) })
+		return s.bulk(b, func(group string) (int, error) { return s.admin.PurgeDead(ctx, topic, admin.Bulk{Group: group}) })
 	}},
 	{"MoveDead100", func(b *testing.B, s *setup) func(int) error {
-		return s.bulk(b, func(group string) (int, error) { return s.admin.MoveDead(ctx, topic, group, "moved", admin.Bulk{}) })
+		return s.bulk(b, func(group string) (int, error) {
+			return s.admin.MoveDead(ctx, topic, admin.Bulk{Group: group, To: "moved"})
+		})
 	}},
 	{"Pause, Resume", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error {
-			return errors.Join(only(s.admin.Pause(ctx, topic, admin.PauseOptions{})), only(s.admin.Resume(ctx, topic)))
+			return errors.Join(only(s.admin.Pause(ctx, topic, admin.PauseOptions{})), only(s.admin.Resume(ctx, topic, admin.ResumeOptions{})))
 		}
 	}},
-	{"PauseGroup, ResumeGroup", func(b *testing.B, s *setup) func(int) error {
+	{"Pause, Resume of a group", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error {
-			return errors.Join(only(s.admin.PauseGroup(ctx, topic, "a", admin.PauseOptions{})), only(s.admin.ResumeGroup(ctx, topic, "a")))
+			return errors.Join(only(s.admin.Pause(ctx, topic, admin.PauseOptions{Scope: admin.InGroup("a")})), only(s.admin.Resume(ctx, topic, admin.ResumeOptions{Scope: admin.InGroup("a")})))
 		}
 	}},
-	{"Schedules, SchedulesOf, RunSchedule, PauseSchedule, ResumeSchedule, RemoveSchedule", func(b *testing.B, s *setup) func(int) error {
+	{"Schedules, RunSchedule, PauseSchedule, ResumeSchedule, RemoveSchedule", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error { // there is none: each reads the schedules
 			errs := []error{only(s.admin.RunSchedule(ctx, topic, "x")), only(s.admin.PauseSchedule(ctx, topic, "x")),
-				s.admin.ResumeSchedule(ctx, topic, "x"), only(s.admin.RemoveSchedule(ctx, topic, "x"))}
+				s.admin.ResumeSchedule(ctx, topic, "x"), only(s.admin.RemoveSchedule(ctx, topic, "x", admin.DeleteOptions{}))}
 			for _, err := range errs {
 				if !errors.Is(err, admin.ErrNotFound) {
 					return err
 				}
 			}
-			return errors.Join(only(s.admin.Schedules(ctx, topic)), only(s.admin.SchedulesOf(ctx, topic)))
+			return only(s.admin.Schedules(ctx, topic))
 		}
 	}},
 	{"Record, Acts", func(b *testing.B, s *setup) func(int) error {
@@ -271,11 +275,13 @@ var operations = []struct {
 		return func(int) error { return only(s.admin.GroupsWithoutSubscribers(ctx, topic, time.Hour)) }
 	}},
 	{"DeleteIdleGroups", func(b *testing.B, s *setup) func(int) error { // that one is found is another's end
-		return func(int) error { return only(s.admin.DeleteIdleGroups(ctx, topic, time.Minute, true)) }
+		return func(int) error {
+			return only(s.admin.DeleteIdleGroups(ctx, topic, admin.IdleOptions{Idle: time.Minute, DryRun: true}))
+		}
 	}},
 	{"DeleteGroup100", func(b *testing.B, s *setup) func(int) error {
 		return s.bulk(b, func(group string) (int, error) {
-			removal, err := s.admin.DeleteGroup(ctx, topic, group, false)
+			removal, err := s.admin.DeleteGroup(ctx, topic, group, admin.DeleteOptions{})
 			return removal.Messages, err
 		})
 	}},
@@ -285,7 +291,7 @@ var operations = []struct {
 			b.StopTimer()
 			err := p.Publish("small", text("x"))
 			b.StartTimer()
-			return errors.Join(err, only(s.admin.DeleteTopic(ctx, "small", false)))
+			return errors.Join(err, only(s.admin.DeleteTopic(ctx, "small", admin.DeleteOptions{})))
 		}
 	}},
 }
@@ -356,7 +362,7 @@ func (s *setup) bulk(b *testing.B, do func(group string) (int, error)) func(int)
 		if err == nil && n != 100 {
 			err = fmt.Errorf("it did it to %d", n)
 		}
-		if gone := only(s.admin.DeleteGroup(ctx, topic, group, false)); gone != nil && !errors.Is(gone, admin.ErrNotFound) {
+		if gone := only(s.admin.DeleteGroup(ctx, topic, group, admin.DeleteOptions{})); gone != nil && !errors.Is(gone, admin.ErrNotFound) {
 			return gone
 		}
 		return err

@@ -20,11 +20,11 @@ import (
 func TestDryRunCountsAndChangesNothing(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.bury(t, 1500)
-		odd := admin.Bulk{DryRun: true, Filter: admin.Filter{Metadata: map[string]string{"kind": "odd"}}}
+		odd := admin.Bulk{Group: "a", DryRun: true, Filter: admin.Filter{Metadata: map[string]string{"kind": "odd"}}}
 		for name, do := range map[string]func(admin.Bulk) (int, error){
-			"requeue": func(b admin.Bulk) (int, error) { return s.admin.RequeueAll(ctx, topic, "a", b) },
-			"purge":   func(b admin.Bulk) (int, error) { return s.admin.PurgeDead(ctx, topic, "a", b) },
-			"move":    func(b admin.Bulk) (int, error) { return s.admin.MoveDead(ctx, topic, "a", "missing", b) },
+			"requeue": func(b admin.Bulk) (int, error) { return s.admin.RequeueAll(ctx, topic, b) },
+			"purge":   func(b admin.Bulk) (int, error) { return s.admin.PurgeDead(ctx, topic, b) },
+			"move":    func(b admin.Bulk) (int, error) { return s.admin.MoveDead(ctx, topic, b) },
 		} {
 			n, err := do(odd)
 			require.NoError(t, err, name)
@@ -44,11 +44,11 @@ func TestLimitTakesTheOldest(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.bury(t, 5)
 		before := s.list(t, "a", admin.Dead)
-		n, err := s.admin.PurgeDead(ctx, topic, "a", admin.Bulk{Limit: 2})
+		n, err := s.admin.PurgeDead(ctx, topic, admin.Bulk{Group: "a", Limit: 2})
 		require.NoError(t, err)
 		require.Equal(t, 2, n)
 		require.Equal(t, before[2:], s.list(t, "a", admin.Dead))
-		n, err = s.admin.RequeueAll(ctx, topic, "a", admin.Bulk{Limit: 9})
+		n, err = s.admin.RequeueAll(ctx, topic, admin.Bulk{Group: "a", Limit: 9})
 		require.NoError(t, err)
 		require.Equal(t, 3, n)
 	})
@@ -60,7 +60,7 @@ func TestSpreadRequeuesEvenly(t *testing.T) {
 		dead := s.list(t, "a", admin.Dead)
 		began := s.stats(t).Now
 		told := 0
-		n, err := s.admin.RequeueAll(ctx, topic, "a", admin.Bulk{Spread: time.Hour, Limit: 10, Progress: func(admin.Progress) { told++ }})
+		n, err := s.admin.RequeueAll(ctx, topic, admin.Bulk{Group: "a", Spread: time.Hour, Limit: 10, Progress: func(admin.Progress) { told++ }})
 		require.NoError(t, err)
 		require.Equal(t, 10, n)
 		require.Equal(t, 1, told)
@@ -80,7 +80,7 @@ func TestSpreadMovesEvenly(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.bury(t, 12)
 		began := s.stats(t).Now
-		n, err := s.admin.MoveDead(ctx, topic, "a", "other", admin.Bulk{Spread: time.Hour, Limit: 10})
+		n, err := s.admin.MoveDead(ctx, topic, admin.Bulk{Group: "a", To: "other", Spread: time.Hour, Limit: 10})
 		require.NoError(t, err)
 		require.Equal(t, 10, n)
 		page, err := s.admin.List(ctx, "other", admin.Query{State: admin.Waiting})
@@ -109,10 +109,10 @@ func TestBulkOfBadArgumentsIsRefused(t *testing.T) {
 	for want, bulk := range map[string]admin.Bulk{
 		"Limit is -1, want 0 or more":                         {Limit: -1},
 		"Spread is -1ns, want from 0":                         {Spread: -1},
-		"Spread is for RequeueAll":                            {Spread: time.Hour},
+		`Spread is set, and operation "purge" does not heed`:  {Spread: time.Hour},
 		fmt.Sprintf("want from 0 to %v", redisdelay.MaxDelay): {Spread: redisdelay.MaxDelay + 1},
 	} {
-		_, err := s.admin.PurgeDead(ctx, topic, "a", bulk)
+		_, err := s.admin.PurgeDead(ctx, topic, bulk)
 		require.ErrorIs(t, err, admin.ErrInvalidArgument)
 		require.ErrorContains(t, err, want)
 	}
@@ -130,7 +130,7 @@ func TestDeadLettersByReason(t *testing.T) {
 		}
 		s.buryFor(t, 10, func(i int) string { return reasons[i] })
 		var progress []admin.Progress
-		got, err := s.admin.DeadReasons(ctx, topic, "a", admin.Bulk{Progress: func(p admin.Progress) { progress = append(progress, p) }})
+		got, err := s.admin.DeadReasons(ctx, topic, admin.Bulk{Group: "a", Progress: func(p admin.Progress) { progress = append(progress, p) }})
 		require.NoError(t, err)
 		require.Equal(t, []admin.Progress{{Looked: 10, Done: 10}}, progress)
 		require.Equal(t, 10, got.Looked)
@@ -147,15 +147,15 @@ func TestDeadLettersByReason(t *testing.T) {
 			"1 a facade�", "1 dial #:#: refused", "1 message #",
 		}, told)
 		folded := got.Reasons[0]
-		n, err := s.admin.RequeueAll(ctx, topic, "a", admin.Bulk{DryRun: true, Filter: admin.Filter{FoldedReason: folded.Reason}})
+		n, err := s.admin.RequeueAll(ctx, topic, admin.Bulk{Group: "a", DryRun: true, Filter: admin.Filter{FoldedReason: folded.Reason}})
 		require.NoError(t, err)
 		require.Equal(t, folded.Count, n)
 
-		got, err = s.admin.DeadReasons(ctx, topic, "a", admin.Bulk{Filter: admin.Filter{Reason: "user"}, Limit: 2})
+		got, err = s.admin.DeadReasons(ctx, topic, admin.Bulk{Group: "a", Filter: admin.Filter{Reason: "user"}, Limit: 2})
 		require.NoError(t, err)
 		require.Equal(t, 2, got.Looked)
 		require.Len(t, got.Reasons, 1)
-		require.ErrorIs(t, only(s.admin.DeadReasons(ctx, topic, "unknown", admin.Bulk{})), admin.ErrNotFound)
+		require.ErrorIs(t, only(s.admin.DeadReasons(ctx, topic, admin.Bulk{Group: "unknown"})), admin.ErrNotFound)
 	})
 }
 
@@ -173,7 +173,7 @@ func TestReasonsAreLimited(t *testing.T) {
 				return word
 			})
 		}
-		got, err := s.admin.DeadReasons(ctx, topic, "a", admin.Bulk{})
+		got, err := s.admin.DeadReasons(ctx, topic, admin.Bulk{Group: "a"})
 		require.NoError(t, err)
 		require.Len(t, got.Reasons, 1000)
 		require.Equal(t, 200, got.Other)
@@ -195,7 +195,7 @@ func TestMessageIsFoundByItsUUIDAmongPages(t *testing.T) {
 		require.Len(t, find(admin.Waiting, "uuid of z"), 1)
 		require.Empty(t, find(admin.Ready, "uuid of z"))
 		s.buryReady(t, 2)
-		n, err := s.admin.PurgeDead(ctx, topic, "a", admin.Bulk{Filter: admin.Filter{UUID: "uuid of x"}})
+		n, err := s.admin.PurgeDead(ctx, topic, admin.Bulk{Group: "a", Filter: admin.Filter{UUID: "uuid of x"}})
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 	})
@@ -222,7 +222,7 @@ func TestMessagesAreChosenByDelayID(t *testing.T) {
 		require.Equal(t, []string{"z"}, find(admin.Waiting, "name of z"))
 		require.Empty(t, find(admin.Waiting, "name of x"))
 		s.buryReady(t, 3)
-		n, err := s.admin.PurgeDead(ctx, topic, "a", admin.Bulk{Filter: admin.Filter{DelayID: "name of x"}}) // reads no bodies
+		n, err := s.admin.PurgeDead(ctx, topic, admin.Bulk{Group: "a", Filter: admin.Filter{DelayID: "name of x"}}) // reads no bodies
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 		require.Equal(t, []string{"y"}, find(admin.Dead, "name of y"))
@@ -304,9 +304,9 @@ func TestOverviewSeesGroupsAndTopicsThatCameAndWent(t *testing.T) {
 		for i := range 110 { // they are counted in more than one step
 			require.NoError(t, s.subscriber(t, fmt.Sprintf("group %03d", i)).SubscribeInitialize("grows"))
 		}
-		require.NoError(t, last(s.admin.DeleteGroup(ctx, "shrinks", "b", false)))
-		require.NoError(t, last(s.admin.DeleteTopic(ctx, "goes", false)))
-		require.NoError(t, last(s.admin.DeleteTopic(ctx, "comes again", false)))
+		require.NoError(t, last(s.admin.DeleteGroup(ctx, "shrinks", "b", admin.DeleteOptions{})))
+		require.NoError(t, last(s.admin.DeleteTopic(ctx, "goes", admin.DeleteOptions{})))
+		require.NoError(t, last(s.admin.DeleteTopic(ctx, "comes again", admin.DeleteOptions{})))
 		require.NoError(t, s.subscriber(t, "c").SubscribeInitialize("comes again"))
 		require.NoError(t, s.Client.SAdd(ctx, queue.Registry(s.Prefix), "goes").Err())
 

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
@@ -18,62 +17,19 @@ var (
 	errNoMessage = errors.New("the Unmarshaler returned neither a message nor an error")
 )
 
-// Progress is the progress of an operation on many messages.
-type Progress struct {
-	Looked int `json:"looked"` // messages examined, or entries of keys
-	Done   int `json:"done"`   // messages changed
-}
-
-// Bulk chooses the dead letters of an operation, and reports its progress.
-type Bulk struct {
-	// Filter chooses dead letters. The zero value chooses all.
-	Filter Filter
-
-	// DryRun counts what would be changed, and changes nothing.
-	DryRun bool
-
-	// Limit is the maximum number of dead letters that are changed, the oldest first. 0 means all.
-	// Of a partitioned topic they are changed partition by partition.
-	Limit int
-
-	// Spread is for RequeueAll and MoveDead. The messages are due one after the other, evenly over
-	// this time, so that consumers are not flooded. They are counted first. 0 means that all are
-	// due at once. The maximum is redisdelay.MaxDelay.
-	Spread time.Duration
-
-	// Progress, if not nil, is called after each chunk of at most 1,000 messages.
-	Progress func(Progress)
-}
-
-func (b Bulk) check() error {
-	switch {
-	case b.Limit < 0:
-		return fmt.Errorf("%w: Limit is %d, want 0 or more", ErrInvalidArgument, b.Limit)
-	case b.Spread < 0 || b.Spread > redisdelay.MaxDelay:
-		return fmt.Errorf("%w: Spread is %v, want from 0 to %v", ErrInvalidArgument, b.Spread, redisdelay.MaxDelay)
-	}
-	return nil
-}
-
 // Requeue makes a dead letter of a group ready again. Its deliveries are counted from zero, and its
 // expiry no longer applies. Delivery.Redelivered is true for the next delivery.
-//
-// Errors wrap ErrNotFound if there is no such dead letter, ErrInvalidTopic, ErrForbidden,
-// ErrServerFull or ErrLayout, or come from ctx or Redis.
-func (a *Admin) Requeue(ctx context.Context, topic, group, id string) error {
-	return a.one(ctx, topic, group, id, "requeue", rights.Requeueing, func(g *operate.Group) (int, error) { return g.Requeue(ctx, []string{id}) })
+func (a *Admin) Requeue(ctx context.Context, topic string, message GroupMessage) error {
+	return a.one(ctx, topic, message, "requeue", rights.Requeueing, func(g *operate.Group) (int, error) { return g.Requeue(ctx, []string{message.ID}) })
 }
 
 // DeleteDead deletes a dead letter of a group.
-//
-// Errors wrap ErrNotFound if there is no such dead letter, ErrInvalidTopic, ErrForbidden or
-// ErrLayout, or come from ctx or Redis.
-func (a *Admin) DeleteDead(ctx context.Context, topic, group, id string) error {
-	return a.one(ctx, topic, group, id, "delete", rights.Discarding, func(g *operate.Group) (int, error) { return g.Discard(ctx, []string{id}) })
+func (a *Admin) DeleteDead(ctx context.Context, topic string, message GroupMessage) error {
+	return a.one(ctx, topic, message, "delete", rights.Discarding, func(g *operate.Group) (int, error) { return g.Discard(ctx, []string{message.ID}) })
 }
 
-func (a *Admin) one(ctx context.Context, topic, group, id, what string, work rights.Work, do func(*operate.Group) (int, error)) error {
-	group = groupName(group)
+func (a *Admin) one(ctx context.Context, topic string, message GroupMessage, what string, work rights.Work, do func(*operate.Group) (int, error)) error {
+	group := groupName(message.Group)
 	_, err := over(ctx, a, topic, func(plain string) (int, error) {
 		t, err := a.topic(ctx, plain, work)
 		if err != nil {
@@ -81,7 +37,7 @@ func (a *Admin) one(ctx context.Context, topic, group, id, what string, work rig
 		}
 		n, err := do(t.Group(group))
 		if err == nil && n == 0 {
-			err = fmt.Errorf("dead letter %q of group %q of topic %q: %w", id, group, plain, ErrNotFound)
+			err = fmt.Errorf("dead letter %q of group %q of topic %q: %w", message.ID, group, plain, ErrNotFound)
 		}
 		return n, err
 	}, plus)
@@ -92,16 +48,13 @@ func (a *Admin) one(ctx context.Context, topic, group, id, what string, work rig
 }
 
 // RequeueAll requeues many dead letters of a group, in chunks, and returns how many. It ignores
-// dead letters that are added after it began, so that it ends even if all become dead again. When
-// ctx ends, it finishes the chunk that it has begun, as do PurgeDead and MoveDead.
-//
-// Errors wrap ErrNotFound, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden, ErrServerFull or
-// ErrLayout, or come from ctx or Redis.
-func (a *Admin) RequeueAll(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
+// those that are added after it began, so that it ends even if all become dead again. Errors wrap
+// ErrInvalidArgument for a wrong Bulk, as do those of PurgeDead and MoveDead.
+func (a *Admin) RequeueAll(ctx context.Context, topic string, bulk Bulk) (int, error) {
 	requeue := func(ctx context.Context, g *operate.Group, chunk []operate.Listed, spread *spread) (int, error) {
 		return g.Requeue(ctx, ids(chunk), spread.dues(len(chunk))...)
 	}
-	return a.all(ctx, topic, group, bulk, bulkWork{what: "requeue", work: rights.RequeueingMany, spreads: true, do: requeue})
+	return a.all(ctx, "requeue", topic, bulk, inChunks{work: rights.RequeueingMany, do: requeue})
 }
 
 // spread has messages become due evenly over some time.
@@ -124,11 +77,9 @@ func (s *spread) dues(n int) (dues []queue.Due) {
 	return dues
 }
 
-// PurgeDead deletes many dead letters of a group, in chunks, and returns how many.
-//
-// Errors wrap ErrNotFound, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden or ErrLayout, or come
-// from ctx or Redis.
-func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
+// PurgeDead deletes many dead letters of a group, in chunks, and returns how many. Errors are as
+// for RequeueAll.
+func (a *Admin) PurgeDead(ctx context.Context, topic string, bulk Bulk) (int, error) {
 	purge := func(ctx context.Context, g *operate.Group, chunk []operate.Listed, _ *spread) (done int, err error) {
 		for some := range slices.Chunk(chunk, purged) {
 			n, err := g.Discard(ctx, ids(some))
@@ -138,28 +89,29 @@ func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (
 		}
 		return done, nil
 	}
-	return a.all(ctx, topic, group, bulk, bulkWork{what: "purge", work: rights.DiscardingMany, do: purge})
+	return a.all(ctx, "purge", topic, bulk, inChunks{work: rights.DiscardingMany, do: purge})
 }
 
 // purged is the maximum number of bodies deleted in one step. Redis takes milliseconds to free the
 // memory of a thousand large bodies.
 const purged = 100
 
-// MoveDead moves many dead letters of a group to another topic, in chunks, and returns how many.
-// There they are new messages that are due at once, or as Bulk.Spread says. They keep their own
-// limit of deliveries, but lose delay ID and expiry; for that they are unmarshaled and marshaled
-// again. A message that the Unmarshaler refuses moves unchanged. The target must not have a Redis
-// Stream: ErrTopicMode. Nor may it be a partitioned topic, but one of its partitions.
+// MoveDead publishes many dead letters of a group as new messages in the topic Bulk.To, deletes
+// them here, in chunks, and returns how many. They are due at once, or as Bulk.Spread says. They
+// keep their own limit of deliveries, but lose delay ID and expiry: for that they are unmarshaled
+// and marshaled again. A message that the Unmarshaler refuses moves unchanged.
 //
-// Two topics may be on two servers. So a chunk is first published to the target, due in a minute,
-// and then deleted here. The messages that were deleted here then get their due time there. A
-// message that another operator requeued, deleted or moved meanwhile is not moved and not counted.
-// If the program crashes in between, or Redis does not answer, no message is lost. The chunk is due
-// in the target a minute later, and may still be dead here.
+// Two topics may be on two servers. If the program crashes in between, no message is lost. A chunk
+// is then due in Bulk.To a minute later, and may still be dead here.
 //
-// Errors wrap ErrNotFound, ErrInvalidArgument, ErrTopicMode, ErrInvalidTopic, ErrForbidden,
-// ErrServerFull or ErrLayout, or come from the Marshaler, ctx or Redis.
-func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk) (int, error) {
+// Errors wrap ErrInvalidTopic without Bulk.To, ErrInvalidArgument for a partitioned topic, of which
+// one partition can be named, or ErrTopicMode for one with a Redis Stream. Others come from the
+// Marshaler.
+func (a *Admin) MoveDead(ctx context.Context, topic string, bulk Bulk) (int, error) {
+	to := bulk.To
+	if to == "" && bulk.DryRun {
+		return a.all(ctx, "move", topic, bulk, inChunks{})
+	}
 	target, err := a.handle(to)
 	if err != nil {
 		return 0, fmt.Errorf("move: %w", err)
@@ -193,7 +145,7 @@ func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk
 		}
 		return mover.Move(ctx, g, whole, spread.dues(len(whole))...)
 	}
-	return a.all(ctx, topic, group, bulk, bulkWork{what: "move", work: rights.DiscardingMany, bodies: true, spreads: true, do: move})
+	return a.all(ctx, "move", topic, bulk, inChunks{work: rights.DiscardingMany, bodies: true, do: move})
 }
 
 // withoutDelayID returns the body without delay ID and expiry.
@@ -212,28 +164,24 @@ func (a *Admin) withoutDelayID(from, to string, body []byte) ([]byte, error) {
 	return a.config.Marshaler.Marshal(to, msg)
 }
 
-// bulkWork is an operation on many dead letters.
-type bulkWork struct {
-	what    string
-	work    rights.Work
-	bodies  bool // do needs the bodies
-	spreads bool // do heeds the spread
-	do      func(context.Context, *operate.Group, []operate.Listed, *spread) (int, error)
+// inChunks is how an operation on dead letters changes them.
+type inChunks struct {
+	work   rights.Work
+	bodies bool // do needs the bodies
+	do     func(context.Context, *operate.Group, []operate.Listed, *spread) (int, error)
 }
 
-// all runs the operation on the current dead letters, in chunks.
-func (a *Admin) all(ctx context.Context, topic, group string, bulk Bulk, d bulkWork) (done int, err error) {
-	group = groupName(group)
+// all runs the operation of a name on the current dead letters, in chunks.
+func (a *Admin) all(ctx context.Context, name, topic string, bulk Bulk, d inChunks) (done int, err error) {
+	group := groupName(bulk.Group)
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("%s dead letters of group %q of topic %q: %w", d.what, group, topic, err)
+			err = fmt.Errorf("%s dead letters of group %q of topic %q: %w", name, group, topic, err)
 		}
 	}()
-	if err := bulk.check(); err != nil {
+	o, _ := OperationNamed(name)
+	if err := o.check(bulk); err != nil {
 		return 0, err
-	}
-	if bulk.Spread > 0 && !d.spreads {
-		return 0, fmt.Errorf("%w: Spread is for RequeueAll and MoveDead only", ErrInvalidArgument)
 	}
 	if bulk.DryRun {
 		d.work, d.bodies = rights.Surveying, false
@@ -251,7 +199,7 @@ func (a *Admin) all(ctx context.Context, topic, group string, bulk Bulk, d bulkW
 }
 
 // allOf is all for a plain topic.
-func (a *Admin) allOf(ctx context.Context, topic, group string, bulk Bulk, d bulkWork) (int, error) {
+func (a *Admin) allOf(ctx context.Context, topic, group string, bulk Bulk, d inChunks) (int, error) {
 	l, err := a.letters(ctx, topic, group, bulk, d.work)
 	if err != nil {
 		return 0, err

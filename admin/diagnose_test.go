@@ -48,7 +48,7 @@ func TestDiagnoseNamesEveryProblemWorstFirst(t *testing.T) {
 	require.NoError(t, s.publisher(t).Publish(topic, text("1"), text("2")))
 	held := receive(t, messages)
 	eventually(t, func() bool { return s.group(t, "slow").Subscribed }, "")
-	require.NoError(t, only(s.admin.PauseGroup(ctx, topic, "stopped", admin.PauseOptions{By: "ann", Why: "deploy"})))
+	require.NoError(t, only(s.admin.Pause(ctx, topic, admin.PauseOptions{Scope: admin.InGroup("stopped"), By: "ann", Why: "deploy"})))
 	server.Advance(5 * time.Minute)
 
 	require.NoError(t, s.subscriber(t, "x").SubscribeInitialize("alone"))
@@ -61,7 +61,7 @@ func TestDiagnoseNamesEveryProblemWorstFirst(t *testing.T) {
 	require.NoError(t, s.Client.SAdd(ctx, queue.Registry(s.Prefix), "-gone").Err())
 	id := s.list(t, "unread", admin.Ready)[0].ID
 	require.NoError(t, s.Client.HSet(ctx, s.keys.Suspects("unread"), id, "4 alone x:1:2:3").Err())
-	require.NoError(t, only(s.admin.Kill(ctx, topic, "unread", s.list(t, "unread", admin.Ready)[1].ID, "x")))
+	require.NoError(t, only(s.admin.Kill(ctx, topic, admin.GroupMessage{Group: "unread", ID: s.list(t, "unread", admin.Ready)[1].ID}, admin.KillOptions{Reason: "x"})))
 
 	problems, kinds := s.diagnose(t, admin.DiagnoseOptions{})
 	require.Equal(t, []string{
@@ -166,15 +166,15 @@ func TestWhoMayOnlyReadCanUseAllThatOnlyLooks(t *testing.T) {
 	for _, err := range []error{
 		only(reader.Stats(ctx, topic)), only(reader.Ready(ctx, topic)), only(reader.Workers(ctx, topic)),
 		only(reader.List(ctx, topic, admin.Query{State: admin.Dead, Group: "a"})), only(reader.Get(ctx, topic, admin.ByID(s.list(t, "a", admin.Dead)[0].ID))),
-		only(reader.Upcoming(ctx, topic, admin.Load{Width: time.Hour, Buckets: 2})), only(reader.DeadReasons(ctx, topic, "a", admin.Bulk{})),
-		only(reader.PurgeDead(ctx, topic, "a", admin.Bulk{DryRun: true})), only(reader.Check(ctx, topic)),
+		only(reader.Upcoming(ctx, topic, admin.Load{Width: time.Hour, Buckets: 2})), only(reader.DeadReasons(ctx, topic, admin.Bulk{Group: "a"})),
+		only(reader.PurgeDead(ctx, topic, admin.Bulk{Group: "a", DryRun: true})), only(reader.Check(ctx, topic)),
 		only(reader.GroupsWithoutSubscribers(ctx, topic, 0)),
 	} {
 		require.NoError(t, err)
 	}
 	for _, err := range []error{
-		only(reader.Kill(ctx, topic, "a", "x", "")), only(reader.Pause(ctx, topic, admin.PauseOptions{})),
-		only(reader.PurgeDead(ctx, topic, "a", admin.Bulk{})), only(reader.RequeueAll(ctx, topic, "a", admin.Bulk{})),
+		only(reader.Kill(ctx, topic, admin.GroupMessage{Group: "a", ID: "x"}, admin.KillOptions{})), only(reader.Pause(ctx, topic, admin.PauseOptions{})),
+		only(reader.PurgeDead(ctx, topic, admin.Bulk{Group: "a"})), only(reader.RequeueAll(ctx, topic, admin.Bulk{Group: "a"})),
 	} {
 		require.ErrorIs(t, err, admin.ErrForbidden)
 	}

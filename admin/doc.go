@@ -10,8 +10,17 @@
 // A message is named by its ID (Delivery.ID, [Message.ID]) with [ByID]. While its publisher's delay
 // ID (redisdelay.DelayIDKey) is taken, [ByDelayID] names it too.
 //
-// If the Redis user may not run a command that an operation needs, or the server does not have it,
-// the operation returns [ErrForbidden] and changes nothing.
+// Topic is a topic, or a partitioned topic as a whole, unless a method says otherwise. Group "" is
+// redisdelay.DefaultConsumerGroup. Only [Scope] has a value for no group.
+//
+// [Operations] has the operations on many messages as a table, for programs that offer them.
+//
+// # Errors
+//
+// The errors of all methods wrap [ErrNotFound] for a topic, group, message or schedule that does
+// not exist, [ErrInvalidTopic], [ErrForbidden], [ErrLayout], or [ErrServerFull] where something is
+// written. Or they come from ctx or Redis. A method names only its further errors. After
+// [ErrForbidden] nothing has changed.
 //
 // If an answer is lost, the client sends the operation again, and it still takes effect once only.
 // After a minute it is not sent again, for example because the process was suspended. The error is

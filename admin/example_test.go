@@ -98,13 +98,13 @@ func ExampleAdmin_Reschedule() {
 	// Output: due in 10m0s
 }
 
-func ExampleAdmin_DeliverNow() {
+func ExampleAdmin_Reschedule_now() {
 	s := start()
 	defer s.stop()
 	messages := s.subscribe("orders")
 	s.publish("orders", "order 123", time.Hour)
 
-	check(s.admin.DeliverNow(ctx, "orders", admin.ByDelayID("order 123")))
+	check(s.admin.Reschedule(ctx, "orders", admin.ByDelayID("order 123"), admin.When{}))
 	msg := <-messages
 	msg.Ack()
 	delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
@@ -350,7 +350,7 @@ func ExampleAdmin_Requeue() {
 	check(err)
 	dead := page.Messages[0]
 	fmt.Println("dead:", dead.Places[0].Reason)
-	check(s.admin.Requeue(ctx, "orders", "", dead.ID))
+	check(s.admin.Requeue(ctx, "orders", admin.GroupMessage{ID: dead.ID}))
 	msg := <-messages
 	msg.Ack()
 	delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
@@ -366,7 +366,7 @@ func ExampleAdmin_RequeueAll() {
 	defer s.stop()
 	s.die("orders", "order 1", "order 2", "order 3")
 
-	n, err := s.admin.RequeueAll(ctx, "orders", "", admin.Bulk{
+	n, err := s.admin.RequeueAll(ctx, "orders", admin.Bulk{
 		Filter:   admin.Filter{Match: func(m admin.Message) bool { return !strings.HasSuffix(m.UUID, "2") }},
 		Progress: func(p admin.Progress) { fmt.Println("looked at", p.Looked, "requeued", p.Done) },
 	})
@@ -390,11 +390,11 @@ func ExampleBulk() {
 		Spread: 10 * time.Minute,
 		DryRun: true,
 	}
-	n, err := s.admin.RequeueAll(ctx, "orders", "", bulk)
+	n, err := s.admin.RequeueAll(ctx, "orders", bulk)
 	check(err)
 	fmt.Println(n, "would be requeued")
 	bulk.DryRun = false
-	n, err = s.admin.RequeueAll(ctx, "orders", "", bulk)
+	n, err = s.admin.RequeueAll(ctx, "orders", bulk)
 	check(err)
 	fmt.Println(n, "requeued")
 
@@ -408,7 +408,7 @@ func ExampleAdmin_DeadReasons() {
 	defer s.stop()
 	s.die("orders", "order 1", "order 2", "order 3")
 
-	reasons, err := s.admin.DeadReasons(ctx, "orders", "", admin.Bulk{})
+	reasons, err := s.admin.DeadReasons(ctx, "orders", admin.Bulk{})
 	check(err)
 	for _, r := range reasons.Reasons {
 		fmt.Println(r.Count, r.Reason, "such as", r.Sample.UUID)
@@ -443,7 +443,7 @@ func ExampleAdmin_Kill() {
 	msg := <-messages
 	delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
 
-	state, err := s.admin.Kill(ctx, "orders", "", delivery.ID, "it never ends")
+	state, err := s.admin.Kill(ctx, "orders", admin.GroupMessage{ID: delivery.ID}, admin.KillOptions{Reason: "it never ends"})
 	check(err)
 	fmt.Println("in hand:", state == admin.InHand)
 	<-msg.Context().Done() // the handler returns
@@ -466,8 +466,8 @@ func ExampleAdmin_DeleteDead() {
 
 	page, err := s.admin.List(ctx, "orders", admin.Query{State: admin.Dead})
 	check(err)
-	check(s.admin.DeleteDead(ctx, "orders", "", page.Messages[0].ID))
-	err = s.admin.DeleteDead(ctx, "orders", "", page.Messages[0].ID)
+	check(s.admin.DeleteDead(ctx, "orders", admin.GroupMessage{ID: page.Messages[0].ID}))
+	err = s.admin.DeleteDead(ctx, "orders", admin.GroupMessage{ID: page.Messages[0].ID})
 	fmt.Println("not found:", errors.Is(err, admin.ErrNotFound))
 
 	// Output: not found: true
@@ -478,7 +478,7 @@ func ExampleAdmin_PurgeDead() {
 	defer s.stop()
 	s.die("orders", "order 1", "order 2")
 
-	n, err := s.admin.PurgeDead(ctx, "orders", "", admin.Bulk{Filter: admin.Filter{Reason: "last of 1 deliveries"}})
+	n, err := s.admin.PurgeDead(ctx, "orders", admin.Bulk{Filter: admin.Filter{Reason: "last of 1 deliveries"}})
 	check(err)
 	fmt.Println(n, "purged")
 
@@ -490,7 +490,7 @@ func ExampleAdmin_MoveDead() {
 	defer s.stop()
 	s.die("orders", "order 1", "order 2")
 
-	n, err := s.admin.MoveDead(ctx, "orders", "", "orders-to-look-at", admin.Bulk{})
+	n, err := s.admin.MoveDead(ctx, "orders", admin.Bulk{To: "orders-to-look-at"})
 	check(err)
 	stats, err := s.admin.Stats(ctx, "orders-to-look-at")
 	check(err)
@@ -513,7 +513,7 @@ func ExampleAdmin_Pause() {
 	case <-time.After(20 * time.Millisecond):
 		fmt.Println("paused")
 	}
-	_, err = s.admin.Resume(ctx, "orders")
+	_, err = s.admin.Resume(ctx, "orders", admin.ResumeOptions{})
 	check(err)
 	msg := <-messages
 	msg.Ack()
@@ -532,7 +532,7 @@ func ExampleAdmin_Resume() {
 	_, err := s.admin.Pause(ctx, "orders", admin.PauseOptions{})
 	check(err)
 	for range 2 {
-		was, err := s.admin.Resume(ctx, "orders")
+		was, err := s.admin.Resume(ctx, "orders", admin.ResumeOptions{})
 		check(err)
 		fmt.Println("was paused:", was)
 	}
@@ -542,13 +542,13 @@ func ExampleAdmin_Resume() {
 	// was paused: false
 }
 
-func ExampleAdmin_PauseGroup() {
+func ExampleInGroup() {
 	s := start()
 	defer s.stop()
 	s.register("orders", "billing")
 	s.register("orders", "shipping")
 
-	pause, err := s.admin.PauseGroup(ctx, "orders", "billing", admin.PauseOptions{By: "ann", Why: "the bank is down", For: time.Hour})
+	pause, err := s.admin.Pause(ctx, "orders", admin.PauseOptions{Scope: admin.InGroup("billing"), By: "ann", Why: "the bank is down", For: time.Hour})
 	check(err)
 	fmt.Println("for", pause.Until.Sub(pause.Since), "by", pause.By)
 	stats, err := s.admin.Stats(ctx, "orders")
@@ -563,14 +563,14 @@ func ExampleAdmin_PauseGroup() {
 	// shipping paused: false
 }
 
-func ExampleAdmin_ResumeGroup() {
+func ExampleAdmin_Resume_group() {
 	s := start()
 	defer s.stop()
 	s.register("orders", "billing")
 
-	_, err := s.admin.PauseGroup(ctx, "orders", "billing", admin.PauseOptions{})
+	_, err := s.admin.Pause(ctx, "orders", admin.PauseOptions{Scope: admin.InGroup("billing")})
 	check(err)
-	was, err := s.admin.ResumeGroup(ctx, "orders", "billing")
+	was, err := s.admin.Resume(ctx, "orders", admin.ResumeOptions{Scope: admin.InGroup("billing")})
 	check(err)
 	fmt.Println("was paused:", was)
 
@@ -603,7 +603,7 @@ func ExampleAdmin_DeleteIdleGroups() {
 	s.publish("orders", "order 123", 0)
 	s.server.Advance(time.Hour)
 
-	removal, err := s.admin.DeleteIdleGroups(ctx, "orders", 10*time.Minute, false)
+	removal, err := s.admin.DeleteIdleGroups(ctx, "orders", admin.IdleOptions{Idle: 10 * time.Minute})
 	check(err)
 	fmt.Println(removal.Groups, removal.Messages)
 
@@ -617,7 +617,7 @@ func ExampleAdmin_DeleteGroup() {
 	s.publish("orders", "order 123", 0)
 
 	for _, dryRun := range []bool{true, false} {
-		removal, err := s.admin.DeleteGroup(ctx, "orders", "billing", dryRun)
+		removal, err := s.admin.DeleteGroup(ctx, "orders", "billing", admin.DeleteOptions{DryRun: dryRun})
 		check(err)
 		stats, err := s.admin.Stats(ctx, "orders")
 		check(err)
@@ -634,10 +634,10 @@ func ExampleAdmin_DeleteTopic() {
 	defer s.stop()
 	s.publish("orders", "order 123", time.Hour)
 
-	removal, err := s.admin.DeleteTopic(ctx, "orders", true)
+	removal, err := s.admin.DeleteTopic(ctx, "orders", admin.DeleteOptions{DryRun: true})
 	check(err)
 	fmt.Println("would remove", removal.Messages)
-	_, err = s.admin.DeleteTopic(ctx, "orders", false)
+	_, err = s.admin.DeleteTopic(ctx, "orders", admin.DeleteOptions{})
 	check(err)
 	_, err = s.admin.Stats(ctx, "orders")
 	fmt.Println("gone:", errors.Is(err, admin.ErrNotFound))
@@ -901,31 +901,19 @@ func ExampleAdmin_Schedules() {
 	defer s.stop()
 	defer s.recur()()
 
-	schedules, err := s.admin.Schedules(ctx, "reports")
-	check(err)
-	for _, schedule := range schedules {
-		fmt.Println(schedule.Name, schedule.Spec, schedule.Zone, schedule.Next.UTC().Format("01-02 15:04"))
-	}
-
-	// Output:
-	// report @yearly UTC 01-01 00:00
-}
-
-func ExampleAdmin_SchedulesOf() {
-	s := start()
-	defer s.stop()
-	defer s.recur()()
-
-	all, err := s.admin.SchedulesOf(ctx, "orders", "reports")
+	all, err := s.admin.Schedules(ctx, "reports")
 	check(err)
 	for _, topic := range all {
+		check(topic.Err)
 		for _, schedule := range topic.Schedules {
-			fmt.Println(topic.Topic, schedule.Name, "is published ahead:", schedule.Expected.After(topic.Now))
+			fmt.Println(schedule.Name, schedule.Spec, schedule.Zone, schedule.Next.UTC().Format("01-02 15:04"))
+			fmt.Println("published ahead:", schedule.Expected.After(topic.Now))
 		}
 	}
 
 	// Output:
-	// reports report is published ahead: true
+	// report @yearly UTC 01-01 00:00
+	// published ahead: true
 }
 
 func ExampleAdmin_PauseSchedule() {
@@ -977,7 +965,7 @@ func ExampleAdmin_RemoveSchedule() {
 	defer s.stop()
 	defer s.recur()()
 
-	takenBack, err := s.admin.RemoveSchedule(ctx, "reports", "report")
+	takenBack, err := s.admin.RemoveSchedule(ctx, "reports", "report", admin.DeleteOptions{})
 	check(err)
 	fmt.Println("taken back:", takenBack)
 

@@ -15,19 +15,25 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
-// Every operation takes "" as the default group, and its errors name that group.
+// Every operation but DeleteGroup takes "" as the default group, and its errors name that group.
 func TestGroupWithoutANameIsTheDefaultOne(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.register(t, "other")
 		operations := map[string]func(topic string) error{
-			"Requeue":     func(topic string) error { return s.admin.Requeue(ctx, topic, "", "id") },
-			"DeleteDead":  func(topic string) error { return s.admin.DeleteDead(ctx, topic, "", "id") },
-			"RequeueAll":  func(topic string) error { return only(s.admin.RequeueAll(ctx, topic, "", admin.Bulk{})) },
-			"PurgeDead":   func(topic string) error { return only(s.admin.PurgeDead(ctx, topic, "", admin.Bulk{})) },
-			"MoveDead":    func(topic string) error { return only(s.admin.MoveDead(ctx, topic, "", "to", admin.Bulk{})) },
-			"PauseGroup":  func(topic string) error { return only(s.admin.PauseGroup(ctx, topic, "", admin.PauseOptions{})) },
-			"ResumeGroup": func(topic string) error { return only(s.admin.ResumeGroup(ctx, topic, "")) },
-			"DeleteGroup": func(topic string) error { return only(s.admin.DeleteGroup(ctx, topic, "", false)) },
+			"Requeue":    func(topic string) error { return s.admin.Requeue(ctx, topic, admin.GroupMessage{ID: "id"}) },
+			"DeleteDead": func(topic string) error { return s.admin.DeleteDead(ctx, topic, admin.GroupMessage{ID: "id"}) },
+			"RequeueAll": func(topic string) error { return only(s.admin.RequeueAll(ctx, topic, admin.Bulk{})) },
+			"PurgeDead":  func(topic string) error { return only(s.admin.PurgeDead(ctx, topic, admin.Bulk{})) },
+			"MoveDead":   func(topic string) error { return only(s.admin.MoveDead(ctx, topic, admin.Bulk{To: "to"})) },
+			"Pause": func(topic string) error {
+				return only(s.admin.Pause(ctx, topic, admin.PauseOptions{Scope: admin.InGroup("")}))
+			},
+			"Resume": func(topic string) error {
+				return only(s.admin.Resume(ctx, topic, admin.ResumeOptions{Scope: admin.InGroup("")}))
+			},
+			"Kill": func(topic string) error {
+				return only(s.admin.Kill(ctx, topic, admin.GroupMessage{ID: "id"}, admin.KillOptions{}))
+			},
 		}
 		for name, do := range operations {
 			err := do(topic)
@@ -44,11 +50,17 @@ func TestGroupWithoutANameIsTheDefaultOne(t *testing.T) {
 		s.register(t, "")
 		require.NoError(t, s.publisher(t).Publish(topic, text("x")))
 		require.Len(t, s.list(t, "", admin.Ready), 1)
-		require.NoError(t, only(s.admin.PauseGroup(ctx, topic, "", admin.PauseOptions{})))
-		was, err := s.admin.ResumeGroup(ctx, topic, "")
+		require.NoError(t, only(s.admin.Pause(ctx, topic, admin.PauseOptions{Scope: admin.InGroup("")})))
+		was, err := s.admin.Resume(ctx, topic, admin.ResumeOptions{Scope: admin.InGroup("")})
 		require.NoError(t, err)
 		require.True(t, was)
-		removal, err := s.admin.DeleteGroup(ctx, topic, "", false)
+		for _, dry := range []bool{true, false} {
+			_, err = s.admin.DeleteGroup(ctx, topic, "", admin.DeleteOptions{DryRun: dry})
+			require.ErrorIs(t, err, admin.ErrInvalidArgument)
+			require.ErrorContains(t, err, `no group is named; the default one is "default"`)
+		}
+		require.Len(t, s.list(t, "", admin.Ready), 1)
+		removal, err := s.admin.DeleteGroup(ctx, topic, "default", admin.DeleteOptions{})
 		require.NoError(t, err)
 		require.Equal(t, admin.Removal{Groups: []string{"default"}, Messages: 1}, removal)
 	})
@@ -58,9 +70,9 @@ func TestIdleGroupsAreLeftAloneForAMinuteAtLeast(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.register(t, "a")
 		for _, idle := range []time.Duration{-1, 0, time.Minute - 1} {
-			require.ErrorIs(t, only(s.admin.DeleteIdleGroups(ctx, topic, idle, true)), admin.ErrInvalidArgument)
+			require.ErrorIs(t, only(s.admin.DeleteIdleGroups(ctx, topic, admin.IdleOptions{Idle: idle, DryRun: true})), admin.ErrInvalidArgument)
 		}
-		removal, err := s.admin.DeleteIdleGroups(ctx, topic, time.Minute, false)
+		removal, err := s.admin.DeleteIdleGroups(ctx, topic, admin.IdleOptions{Idle: time.Minute})
 		require.NoError(t, err)
 		require.Empty(t, removal.Groups)
 	})
@@ -175,7 +187,7 @@ func TestInterruptedDeleteGroupIsCompleted(t *testing.T) {
 			require.True(t, msg.Ack())
 		},
 		"by DeleteTopic": func(t *testing.T, s *setup) {
-			require.NoError(t, only(s.admin.DeleteTopic(ctx, topic, false)))
+			require.NoError(t, only(s.admin.DeleteTopic(ctx, topic, admin.DeleteOptions{})))
 			require.Zero(t, s.Client.Exists(ctx, s.keys.Ready("a"), s.keys.Stats("a"), s.keys.Idle()).Val())
 		},
 	} {
@@ -184,10 +196,10 @@ func TestInterruptedDeleteGroupIsCompleted(t *testing.T) {
 				s.register(t, "a", "b")
 				s.publishMany(t, n)
 				ending, a := s.cut(t, 5) // permissions, groups, counts, permissions, the first thousand messages
-				_, err := a.DeleteGroup(ending, topic, "a", false)
+				_, err := a.DeleteGroup(ending, topic, "a", admin.DeleteOptions{})
 				require.ErrorIs(t, err, context.Canceled)
 				require.EqualValues(t, n-1000, s.Client.LLen(ctx, s.keys.Ready("a")).Val())
-				require.ErrorIs(t, only(s.admin.DeleteGroup(ctx, topic, "a", true)), admin.ErrNotFound, "it is out of the set")
+				require.ErrorIs(t, only(s.admin.DeleteGroup(ctx, topic, "a", admin.DeleteOptions{DryRun: true})), admin.ErrNotFound, "it is out of the set")
 				then(t, s)
 				if name != "by Subscribe" {
 					eventually(t, func() bool {

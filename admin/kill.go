@@ -1,47 +1,46 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
-// Kill makes a dead letter of a message in a group, and returns the state that the message had. The
-// Reason of the dead letter is "killed", or "killed: " and the reason, which may have 1,000 bytes.
-// A kill is no delivery. What happens depends on the state:
+// KillOptions are the options of Kill. The zero value is fine.
+type KillOptions struct {
+	// Reason is why, at most 1,000 bytes: the Reason of the dead letter is "killed: " and this, or
+	// without it "killed".
+	Reason string
+}
+
+// Kill makes a dead letter of a message in a group, and returns the state that the message had. A
+// kill is no delivery. What happens depends on the state:
 //
-//   - Waiting: the message becomes a dead letter of every group, since no group has it yet. Its
-//     delay ID is free.
-//   - Ready: the message is searched in the list of ready messages, in steps of 1,000. So this
-//     takes a time in proportion to their number: about half a second for a million.
-//   - InHand: the lease ends, and so does the context of the handler that has it, with
-//     redisdelay.ErrLeaseLost, after a round trip or two. If its subscription does not show itself
-//     (see Workers), the context ends with the next extension of the lease. What the handler then
-//     acks or nacks changes nothing.
-//   - Retrying: the message does not wait any more.
+//   - Waiting: it becomes a dead letter of every group, and its delay ID is free.
+//   - Ready: it is searched in steps of 1,000, which takes about half a second for a million.
+//   - InHand: its lease ends, and so does the context of its handler, with
+//     redisdelay.ErrLeaseLost. What the handler then acks or nacks changes nothing.
+//   - Retrying: it does not wait any more.
 //   - Dead: nothing is changed.
 //
-// Other groups keep the message, except when it is waiting. In a topic with a Redis Stream, a
-// message can be killed while it waits; in the stream it is out of reach.
-//
-// Errors wrap ErrNotFound if the group does not have the message, ErrInvalidArgument,
-// ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from ctx or Redis.
-func (a *Admin) Kill(ctx context.Context, topic, group, id, reason string) (State, error) {
-	group = groupName(group)
+// Other groups keep the message, except when it is waiting. A message that is in a Redis Stream is
+// out of reach. Errors wrap ErrNotFound if the group does not have it, or ErrInvalidArgument for a
+// reason that is too long.
+func (a *Admin) Kill(ctx context.Context, topic string, message GroupMessage, o KillOptions) (State, error) {
+	reason := "killed"
 	switch {
-	case len(reason) > 1000:
-		return "", fmt.Errorf("kill: %w: reason has %d bytes, want at most 1000", ErrInvalidArgument, len(reason))
-	case reason != "":
-		reason = "killed: " + reason
+	case len(o.Reason) > 1000:
+		return "", fmt.Errorf("kill: %w: Reason has %d bytes, want at most 1000", ErrInvalidArgument, len(o.Reason))
+	case o.Reason != "":
+		reason = "killed: " + o.Reason
 	}
 	state, err := over(ctx, a, topic, func(plain string) (string, error) {
 		t, err := a.topic(ctx, plain, rights.Killing)
 		if err != nil {
 			return "", err
 		}
-		return t.Kill(ctx, group, id, cmp.Or(reason, "killed"))
+		return t.Kill(ctx, groupName(message.Group), message.ID, reason)
 	}, first)
 	if err != nil {
 		return "", fmt.Errorf("kill: %w", err)

@@ -21,7 +21,7 @@ func TestContextOfTheHandlerEndsWhenItsMessageIsKilled(t *testing.T) {
 		poison, good := receive(t, messages), receive(t, messages)
 		d, ok := redisdelay.DeliveryFromContext(poison.Context())
 		require.True(t, ok)
-		state, err := s.admin.Kill(ctx, topic, "a", d.ID, "it kills workers")
+		state, err := s.admin.Kill(ctx, topic, admin.GroupMessage{Group: "a", ID: d.ID}, admin.KillOptions{Reason: "it kills workers"})
 		require.NoError(t, err)
 		require.Equal(t, admin.InHand, state)
 		select {
@@ -50,7 +50,7 @@ func TestMessageForAStreamIsKilledWhileItWaits(t *testing.T) {
 		require.NoError(t, p.Publish(name, delayed("x", time.Hour), text("there")))
 		page, err := s.admin.List(ctx, name, admin.Query{State: admin.Waiting})
 		require.NoError(t, err)
-		state, err := s.admin.Kill(ctx, name, redisdelay.StreamGroup, page.Messages[0].ID, "")
+		state, err := s.admin.Kill(ctx, name, admin.GroupMessage{Group: redisdelay.StreamGroup, ID: page.Messages[0].ID}, admin.KillOptions{})
 		require.NoError(t, err)
 		require.Equal(t, admin.Waiting, state)
 		page, err = s.admin.List(ctx, name, admin.Query{State: admin.Dead, Group: redisdelay.StreamGroup})
@@ -62,6 +62,6 @@ func TestMessageForAStreamIsKilledWhileItWaits(t *testing.T) {
 func TestKillRefusesALongReason(t *testing.T) {
 	t.Parallel()
 	s := nowhere(t)
-	_, err := s.admin.Kill(ctx, topic, "a", "x", strings.Repeat("x", 1001))
+	_, err := s.admin.Kill(ctx, topic, admin.GroupMessage{Group: "a", ID: "x"}, admin.KillOptions{Reason: strings.Repeat("x", 1001)})
 	require.ErrorIs(t, err, admin.ErrInvalidArgument)
 }

@@ -104,12 +104,10 @@ type Place struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Get returns a message and its places. With ByDelayID that is the message which has the delay ID.
-// If there is none, it is the last published one of those that retry under it.
-//
-// Errors wrap ErrNotFound, ErrTooLate, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden or
-// ErrLayout, or come from ctx or Redis. They wrap ErrTooLate if the delay ID is taken for its
-// window, and its message is gone.
+// Get returns a message and its places. With ByDelayID that is the message which has the delay ID,
+// or else the last published one of those that retry under it. Errors wrap ErrTooLate if the delay
+// ID is taken for its window, and its message is gone, or ErrInvalidArgument for a Ref that names
+// none.
 func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err error) {
 	show := func(t *operate.Topic, found operate.Found) {
 		if m.ID > found.ID {
@@ -196,27 +194,17 @@ func (a *Admin) unmarshal(topic string, body []byte) (msg *message.Message, forS
 
 // Filter chooses messages that meet all its conditions. The zero value chooses all messages.
 type Filter struct {
-	// UUID must be the message's UUID, and DelayID its delay ID; "" means any.
-	UUID, DelayID string
-
-	// IDs, if not nil, has true for the IDs of the messages that are chosen. It is only read.
-	IDs map[string]bool
-
-	// Metadata has pairs that must be in the message's metadata.
-	Metadata map[string]string
-
-	// Reason must be contained in Place.Reason.
-	Reason string
+	UUID, DelayID string            // must equal those of the message; "" means any
+	IDs           map[string]bool   // if not nil, has true for the IDs of chosen messages; only read
+	Metadata      map[string]string // pairs that must be in the message's metadata
+	Reason        string            // must be contained in Place.Reason
 
 	// FoldedReason must equal the reason with "#" for each number and ID in it, as
 	// DeadReason.Reason has it; "" means any.
 	FoldedReason string
 
-	// From and Until limit Place.At: From <= At < Until. Zero means no limit.
-	From, Until time.Time
-
-	// Match, if not nil, is called last and must return true.
-	Match func(Message) bool
+	From, Until time.Time          // From <= Place.At < Until; zero means no limit
+	Match       func(Message) bool // if not nil, is called last and must return true
 }
 
 func (f Filter) matches(m Message) bool {
@@ -242,12 +230,8 @@ type Query struct {
 	State State
 	Group string
 
-	// Filter chooses messages.
-	Filter Filter
-
-	// Cursor is "" for the first page, else Page.Next of the page before, with the same State and
-	// Group.
-	Cursor string
+	Filter Filter // chooses messages
+	Cursor string // "" for the first page, else Page.Next of the one before, with State and Group
 
 	// Limit is the maximum number of messages examined for a page. Default 100, at most 1,000. A
 	// page also ends after about 4 MiB of messages.
@@ -261,16 +245,13 @@ type Page struct {
 }
 
 // List returns a page of messages in one state, in order of Place.At and ID. With a Filter, a page
-// may be empty without being the last.
+// may be empty without being the last. A partitioned topic is listed partition by partition. Errors
+// wrap ErrInvalidArgument for a wrong State or Cursor.
 //
-// While messages come and go, a message that stays in its state is in exactly one page, except for
+// A message that stays in its state is in exactly one page, whatever comes and goes, except for
 // Ready and InHand. Ready is a list that changes at both ends, so a message may be in two pages or
-// in none. InHand is in order of lease ends. Consumers extend leases, so a message may be in
-// several pages, and the pages may never end: set a limit. A partitioned topic is listed partition
-// by partition.
-//
-// Errors wrap ErrNotFound for a topic or group that does not exist, ErrInvalidArgument,
-// ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
+// in none. InHand is in order of lease ends, which consumers extend. So a message may be in several
+// pages, and the pages may never end: set a limit.
 func (a *Admin) List(ctx context.Context, topic string, q Query) (Page, error) {
 	err := fmt.Errorf("list: topic %q has no partitions: %w", topic, ErrNotFound)
 	if !strings.Contains(q.Cursor, "/") { // else it is a cursor of partitions

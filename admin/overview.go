@@ -12,15 +12,10 @@ import (
 )
 
 // Overview returns the Stats of about limit topics (default 100, at most 1,000), and the cursor of
-// the next page. It needs a few round trips for each hundred topics. Pages are those of Topics, in
-// no order. If a topic has more than a hundred groups, they are counted at slightly different
-// times.
-//
-// Each partition of a partitioned topic is a topic of its own here. Fold puts those of all pages
-// together.
-//
-// A topic that cannot be read has only Topic and Err. Err wraps ErrNotFound if the topic does not
-// exist any more. Errors come from ctx or Redis, or wrap ErrForbidden or ErrInvalidArgument.
+// the next page, as Topics does. It needs a few round trips for each hundred topics. Each partition
+// of a partitioned topic is a topic of its own here: Fold puts those of all pages together. A topic
+// that cannot be read has only Topic and Err, which wraps ErrNotFound if it does not exist any
+// more. Errors wrap ErrInvalidArgument for another cursor.
 func (a *Admin) Overview(ctx context.Context, cursor string, limit int) (stats []Stats, next string, err error) {
 	names, next, err := a.Topics(ctx, cursor, min(cmp.Or(max(limit, 0), 100), 1000))
 	if err != nil {

@@ -17,9 +17,8 @@ import (
 )
 
 // Plain returns the names of topics, with each partitioned topic replaced by its plain topics, in
-// order. A name that is neither in the registry nor of partitions there stays as it is.
-//
-// Errors wrap ErrForbidden, or come from ctx or Redis.
+// order. A name that is neither in the registry nor of partitions there stays as it is, without an
+// error.
 func (a *Admin) Plain(ctx context.Context, topics ...string) (plain []string, err error) {
 	for _, topic := range topics {
 		parts, err := a.parts(ctx, topic)
@@ -133,9 +132,8 @@ func appendTo[T any](sum *[]T, part []T) { *sum = append(*sum, part...) }
 func plus(sum *int, part int) { *sum += part }
 
 // Fold puts the Stats of the partitions of each partitioned topic into one, as Stats returns it for
-// the name of the partitioned topic. It stands where the first of them stood. All others stay as
-// they are. If a plain topic has the name of a partitioned one, its partitions stay, too, because
-// the name means the plain topic.
+// the name of that topic, where the first of them stood. All others stay as they are, also
+// partitions whose name a plain topic has.
 func Fold(all []Stats) []Stats {
 	plain, of := map[string]bool{}, make([]string, len(all))
 	for i, s := range all {

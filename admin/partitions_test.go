@@ -72,7 +72,7 @@ func (p *partitioned) kill(t *testing.T) (ids []string) {
 	for _, name := range p.names {
 		m, err := p.admin.Get(ctx, topic, admin.ByDelayID(name))
 		require.NoError(t, err)
-		state, err := p.admin.Kill(ctx, topic, "billing", m.ID, "of "+m.Topic)
+		state, err := p.admin.Kill(ctx, topic, admin.GroupMessage{Group: "billing", ID: m.ID}, admin.KillOptions{Reason: "of " + m.Topic})
 		require.NoError(t, err)
 		require.Equal(t, admin.Waiting, state)
 		ids = append(ids, m.ID)
@@ -133,24 +133,24 @@ func TestAPartitionedTopicIsPausedAsAWhole(t *testing.T) {
 		for _, s := range stats.Partitions {
 			require.NotNil(t, s.Pause)
 		}
-		was, err := p.admin.Resume(ctx, p.plain[0]) // a partition alone
+		was, err := p.admin.Resume(ctx, p.plain[0], admin.ResumeOptions{}) // a partition alone
 		require.NoError(t, err)
 		require.True(t, was)
 		require.NotNil(t, p.whole(t).Pause)
 		require.Nil(t, p.whole(t).Partitions[0].Pause)
-		was, err = p.admin.Resume(ctx, topic)
+		was, err = p.admin.Resume(ctx, topic, admin.ResumeOptions{})
 		require.NoError(t, err)
 		require.True(t, was)
 		require.Nil(t, p.whole(t).Pause)
 
-		_, err = p.admin.PauseGroup(ctx, topic, "billing", admin.PauseOptions{})
+		_, err = p.admin.Pause(ctx, topic, admin.PauseOptions{Scope: admin.InGroup("billing")})
 		require.NoError(t, err)
 		for _, s := range p.whole(t).Partitions {
 			require.NotNil(t, s.Groups[1].Pause)
 		}
-		_, err = p.admin.ResumeGroup(ctx, topic, "billing")
+		_, err = p.admin.Resume(ctx, topic, admin.ResumeOptions{Scope: admin.InGroup("billing")})
 		require.NoError(t, err)
-		_, err = p.admin.PauseGroup(ctx, topic, "missing", admin.PauseOptions{})
+		_, err = p.admin.Pause(ctx, topic, admin.PauseOptions{Scope: admin.InGroup("missing")})
 		require.ErrorIs(t, err, admin.ErrNotFound)
 		require.ErrorContains(t, err, `no partition of topic "orders"`)
 	})
@@ -170,7 +170,7 @@ func TestMessagesOfAPartitionedTopicAreFoundAnywhere(t *testing.T) {
 
 		require.NoError(t, p.admin.Reschedule(ctx, topic, admin.ByDelayID(p.names[2]), admin.In(9*time.Hour)))
 		require.NoError(t, p.admin.Cancel(ctx, topic, admin.ByDelayID(p.names[4])))
-		require.NoError(t, p.admin.DeliverNow(ctx, topic, admin.ByDelayID(p.names[0])))
+		require.NoError(t, p.admin.Reschedule(ctx, topic, admin.ByDelayID(p.names[0]), admin.When{}))
 		require.ErrorIs(t, p.admin.Cancel(ctx, topic, admin.ByDelayID(p.names[4])), admin.ErrNotFound)
 		require.Equal(t, 5, p.whole(t).Messages)
 
@@ -210,11 +210,11 @@ func TestDeadLettersOfAPartitionedTopic(t *testing.T) {
 			require.GreaterOrEqual(t, now.Done, progress.Done)
 			progress = now
 		}
-		n, err := p.admin.RequeueAll(ctx, topic, "audit", admin.Bulk{Limit: 3, DryRun: true, Progress: tell})
+		n, err := p.admin.RequeueAll(ctx, topic, admin.Bulk{Group: "audit", Limit: 3, DryRun: true, Progress: tell})
 		require.NoError(t, err)
 		require.Equal(t, []int{3, 3}, []int{n, progress.Done})
 
-		reasons, err := p.admin.DeadReasons(ctx, topic, "billing", admin.Bulk{})
+		reasons, err := p.admin.DeadReasons(ctx, topic, admin.Bulk{Group: "billing"})
 		require.NoError(t, err)
 		require.Equal(t, 6, reasons.Looked)
 		count := 0
@@ -224,21 +224,21 @@ func TestDeadLettersOfAPartitionedTopic(t *testing.T) {
 		}
 		require.Equal(t, 6, count)
 
-		require.NoError(t, p.admin.Requeue(ctx, topic, "billing", ids[5]))
-		require.NoError(t, p.admin.DeleteDead(ctx, topic, "billing", ids[4]))
-		require.ErrorIs(t, p.admin.DeleteDead(ctx, topic, "billing", ids[4]), admin.ErrNotFound)
-		n, err = p.admin.RequeueAll(ctx, topic, "billing", admin.Bulk{Limit: 3})
+		require.NoError(t, p.admin.Requeue(ctx, topic, admin.GroupMessage{Group: "billing", ID: ids[5]}))
+		require.NoError(t, p.admin.DeleteDead(ctx, topic, admin.GroupMessage{Group: "billing", ID: ids[4]}))
+		require.ErrorIs(t, p.admin.DeleteDead(ctx, topic, admin.GroupMessage{Group: "billing", ID: ids[4]}), admin.ErrNotFound)
+		n, err = p.admin.RequeueAll(ctx, topic, admin.Bulk{Group: "billing", Limit: 3})
 		require.NoError(t, err)
 		require.Equal(t, 3, n)
 		require.Equal(t, 1, p.whole(t).Groups[1].Dead)
-		n, err = p.admin.PurgeDead(ctx, topic, "billing", admin.Bulk{})
+		n, err = p.admin.PurgeDead(ctx, topic, admin.Bulk{Group: "billing"})
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 
-		_, err = p.admin.MoveDead(ctx, p.plain[0], "audit", topic, admin.Bulk{})
+		_, err = p.admin.MoveDead(ctx, p.plain[0], admin.Bulk{Group: "audit", To: topic})
 		require.ErrorIs(t, err, admin.ErrInvalidArgument)
 		require.ErrorContains(t, err, "has partitions")
-		n, err = p.admin.MoveDead(ctx, topic, "audit", "retired", admin.Bulk{})
+		n, err = p.admin.MoveDead(ctx, topic, admin.Bulk{Group: "audit", To: "retired"})
 		require.NoError(t, err)
 		require.Equal(t, 6, n)
 		stats, err := p.admin.Stats(ctx, "retired")
@@ -286,15 +286,15 @@ func TestAPartitionedTopicIsExaminedAndRemoved(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, report.Violations())
 
-		removal, err := p.admin.DeleteGroup(ctx, topic, "audit", false)
+		removal, err := p.admin.DeleteGroup(ctx, topic, "audit", admin.DeleteOptions{})
 		require.NoError(t, err)
 		require.Equal(t, []string{"audit"}, removal.Groups)
 		require.Len(t, p.whole(t).Groups, 1)
 
-		removal, err = p.admin.DeleteTopic(ctx, topic, true)
+		removal, err = p.admin.DeleteTopic(ctx, topic, admin.DeleteOptions{DryRun: true})
 		require.NoError(t, err)
 		require.Equal(t, admin.Removal{Groups: []string{"billing"}, Messages: 5, DryRun: true}, removal)
-		removal, err = p.admin.DeleteTopic(ctx, topic, false)
+		removal, err = p.admin.DeleteTopic(ctx, topic, admin.DeleteOptions{})
 		require.NoError(t, err)
 		require.Equal(t, 5, removal.Messages)
 		_, err = p.admin.Stats(ctx, topic)
@@ -319,7 +319,7 @@ func TestAGroupIsIdleIfItIsIdleInAllPartitions(t *testing.T) {
 			require.NoError(t, err)
 			return len(groups) == 1 && groups[0].Group == "audit"
 		}, "the subscription is not seen")
-		_, err = p.admin.DeleteIdleGroups(ctx, topic, time.Second, true)
+		_, err = p.admin.DeleteIdleGroups(ctx, topic, admin.IdleOptions{Idle: time.Second, DryRun: true})
 		require.ErrorIs(t, err, admin.ErrInvalidArgument)
 		require.False(t, p.whole(t).Groups[1].Subscribed, "not in all partitions")
 	})
@@ -339,7 +339,7 @@ func TestAPartitionThatFailsStopsNoOther(t *testing.T) {
 		_, err = p.admin.Pause(ctx, topic, admin.PauseOptions{})
 		require.ErrorIs(t, err, admin.ErrLayout)
 		require.ErrorContains(t, err, p.plain[1])
-		_, err = p.admin.DeleteIdleGroups(ctx, topic, time.Hour, true)
+		_, err = p.admin.DeleteIdleGroups(ctx, topic, admin.IdleOptions{Idle: time.Hour, DryRun: true})
 		require.ErrorIs(t, err, admin.ErrLayout)
 		_, err = p.admin.GroupsWithoutSubscribers(ctx, topic, time.Hour)
 		require.ErrorIs(t, err, admin.ErrLayout, "a group may be in use there")
@@ -365,7 +365,7 @@ func TestThePlainTopicHasItsName(t *testing.T) {
 		page, _, err := p.admin.Overview(ctx, "", 100)
 		require.NoError(t, err)
 		require.ElementsMatch(t, page, admin.Fold(page))
-		_, err = p.admin.DeleteTopic(ctx, topic, false)
+		_, err = p.admin.DeleteTopic(ctx, topic, admin.DeleteOptions{})
 		require.NoError(t, err)
 		require.Equal(t, 6, p.whole(t).Messages, "its partitions are as they were")
 		_, err = p.admin.Plain(ctx, strings.Repeat("x", 1000))
@@ -460,16 +460,16 @@ func TestATopicShrinksInSafeSteps(t *testing.T) {
 		require.Equal(t, `Partition "`+p.plain[2]+`" has messages: 2, and 0 dead letters.`, p.set(t, 2, 2, 3, 0))
 		m, err := p.admin.Get(ctx, topic, admin.ByDelayID(p.names[2]))
 		require.NoError(t, err)
-		_, err = p.admin.Kill(ctx, topic, "billing", m.ID, "")
+		_, err = p.admin.Kill(ctx, topic, admin.GroupMessage{Group: "billing", ID: m.ID}, admin.KillOptions{})
 		require.NoError(t, err)
 		require.NoError(t, p.admin.Cancel(ctx, topic, admin.ByDelayID(p.names[5])))
 		require.Contains(t, p.set(t, 2, 2, 3, 0), "1, and 2 dead letters")
-		_, err = p.admin.DeleteTopic(ctx, p.plain[2], false)
+		_, err = p.admin.DeleteTopic(ctx, p.plain[2], admin.DeleteOptions{})
 		require.NoError(t, err)
 		require.Empty(t, p.set(t, 2, 2, 0, 0))
 		require.Empty(t, p.set(t, 0, 2, 0, 0))
 
-		_, err = p.admin.DeleteTopic(ctx, topic, false)
+		_, err = p.admin.DeleteTopic(ctx, topic, admin.DeleteOptions{})
 		require.NoError(t, err)
 		_, err = p.admin.SetPartitions(ctx, topic, 0)
 		require.ErrorIs(t, err, admin.ErrNotFound, "the number is forgotten")
@@ -494,7 +494,7 @@ func TestAnOperationOnPartitionsThatIsInterruptedSaysSo(t *testing.T) {
 	eachPartition(t, func(t *testing.T, p *partitioned) {
 		p.kill(t)
 		during, cancel := context.WithCancel(ctx)
-		n, err := p.admin.PurgeDead(during, topic, "billing", admin.Bulk{Progress: func(admin.Progress) { cancel() }})
+		n, err := p.admin.PurgeDead(during, topic, admin.Bulk{Group: "billing", Progress: func(admin.Progress) { cancel() }})
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorContains(t, err, "after 1 of 3 partitions")
 		require.Equal(t, 2, n)

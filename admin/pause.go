@@ -26,11 +26,7 @@ type Pause struct {
 // String returns the pause in a few words.
 func (p Pause) String() string {
 	var b strings.Builder
-	if p.Group == "" {
-		b.WriteString("the topic")
-	} else {
-		fmt.Fprintf(&b, "group %q", p.Group)
-	}
+	b.WriteString(Scope{p.Group}.String())
 	b.WriteString(" is paused since " + p.Since.UTC().Format(time.RFC3339))
 	if !p.Until.IsZero() {
 		b.WriteString(", until " + p.Until.UTC().Format(time.RFC3339))
@@ -44,8 +40,26 @@ func (p Pause) String() string {
 	return b.String()
 }
 
-// PauseOptions says who pauses, why, and for how long. The zero value says nothing.
+// Scope is a whole topic, or one of its groups. The zero value is the whole topic.
+type Scope struct{ group string }
+
+// InGroup is one group. As everywhere in this package, "" is redisdelay.DefaultConsumerGroup. So a
+// name that is empty by mistake never means the whole topic.
+func InGroup(group string) Scope { return Scope{groupName(group)} }
+
+// String returns the scope in words.
+func (s Scope) String() string {
+	if s.group == "" {
+		return "the topic"
+	}
+	return fmt.Sprintf("group %q", s.group)
+}
+
+// PauseOptions says what is paused, who pauses it, why, and for how long. The zero value is the
+// whole topic, until Resume.
 type PauseOptions struct {
+	Scope Scope // what is paused: the whole topic, or InGroup one group
+
 	// By is who pauses, at most 256 bytes, and Why is the reason, at most 1,024 bytes.
 	By, Why string
 
@@ -67,31 +81,15 @@ func (o PauseOptions) check() error {
 	return nil
 }
 
-// Pause stops the deliveries of a topic in all processes, until Resume or for PauseOptions.For,
-// even after a restart. A second Pause keeps Since, and replaces all else. The partitions of a
-// partitioned topic are paused one after the other.
+// Pause stops the deliveries of a topic, or of one of its groups, in all processes, until Resume or
+// for PauseOptions.For, even after a restart. A second Pause of the same Scope keeps Since, and
+// replaces all else. Errors wrap ErrInvalidArgument for wrong PauseOptions.
 //
-// Messages still become ready when due, but are not delivered. Messages that consumers hold are
-// settled as usual. Retries become ready, and leases are extended or expire. A message that has
-// expired by the time of Resume is then dropped or dead-lettered, as its OnExpiry says. In a topic
-// with a Redis Stream, due messages do not go into the stream; its consumers continue with the
-// entries that are there.
-//
-// Errors wrap ErrNotFound, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden, ErrServerFull or
-// ErrLayout, or come from ctx or Redis.
+// Messages still become ready when due, but are not delivered. Those that consumers hold are
+// settled as usual. A message that has expired by the time of Resume is then dropped or dead-
+// lettered, as its OnExpiry says. In a topic with a Redis Stream, due messages do not go into the
+// stream, whose consumers continue with the entries that are there.
 func (a *Admin) Pause(ctx context.Context, topic string, o PauseOptions) (Pause, error) {
-	return a.pause(ctx, topic, "", o)
-}
-
-// PauseGroup pauses one group.
-//
-// Errors wrap ErrNotFound, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden, ErrServerFull or
-// ErrLayout, or come from ctx or Redis.
-func (a *Admin) PauseGroup(ctx context.Context, topic, group string, o PauseOptions) (Pause, error) {
-	return a.pause(ctx, topic, groupName(group), o)
-}
-
-func (a *Admin) pause(ctx context.Context, topic, group string, o PauseOptions) (Pause, error) {
 	if err := o.check(); err != nil {
 		return Pause{}, fmt.Errorf("pause: %w", err)
 	}
@@ -100,11 +98,11 @@ func (a *Admin) pause(ctx context.Context, topic, group string, o PauseOptions) 
 		if err != nil {
 			return nil, err
 		}
-		reply, err := t.Pause(ctx, group, o.By, o.Why, o.For)
+		reply, err := t.Pause(ctx, o.Scope.group, o.By, o.Why, o.For)
 		if err != nil {
 			return nil, err
 		}
-		return &Pause{Group: group, Since: reply.Time("since"), By: o.By, Why: o.Why, Until: reply.Time("until_ms")}, nil
+		return &Pause{Group: o.Scope.group, Since: reply.Time("since"), By: o.By, Why: o.Why, Until: reply.Time("until_ms")}, nil
 	}, func(sum **Pause, part *Pause) { *sum = earlier(*sum, part) })
 	if err != nil {
 		return Pause{}, fmt.Errorf("pause: %w", err)
@@ -112,28 +110,20 @@ func (a *Admin) pause(ctx context.Context, topic, group string, o PauseOptions) 
 	return *p, nil
 }
 
-// Resume ends Pause, and wakes the consumers. It returns whether the topic was paused. Groups that
-// were paused by PauseGroup stay paused.
-//
-// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
-func (a *Admin) Resume(ctx context.Context, topic string) (was bool, err error) {
-	return a.resume(ctx, topic, "")
+// ResumeOptions says what is resumed.
+type ResumeOptions struct {
+	Scope Scope // what Pause paused: the whole topic, or InGroup one group
 }
 
-// ResumeGroup ends PauseGroup. If the topic is paused, the group stays paused until Resume.
-//
-// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
-func (a *Admin) ResumeGroup(ctx context.Context, topic, group string) (was bool, err error) {
-	return a.resume(ctx, topic, groupName(group))
-}
-
-func (a *Admin) resume(ctx context.Context, topic, group string) (was bool, err error) {
+// Resume ends the Pause of the same Scope, wakes the consumers, and returns whether there was one.
+// Pauses of other scopes go on: a group gets messages when neither it nor the topic is paused.
+func (a *Admin) Resume(ctx context.Context, topic string, o ResumeOptions) (was bool, err error) {
 	was, err = over(ctx, a, topic, func(plain string) (bool, error) {
 		t, err := a.topic(ctx, plain, rights.Resuming)
 		if err != nil {
 			return false, err
 		}
-		return t.Resume(ctx, group)
+		return t.Resume(ctx, o.Scope.group)
 	}, first)
 	if err != nil {
 		return was, fmt.Errorf("resume: %w", err)

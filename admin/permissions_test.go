@@ -42,7 +42,7 @@ func (op *operation) ready(t *testing.T, server redistest.Server) (*setup, *torn
 }
 
 func everyOperation() []operation {
-	var none admin.Bulk
+	all := admin.Bulk{Group: "a"}
 	return []operation{
 		{name: "list topics", do: func(a *admin.Admin, _ *torn) error {
 			_, _, err := a.Topics(ctx, "", 0)
@@ -63,12 +63,12 @@ func everyOperation() []operation {
 		{name: "get", do: func(a *admin.Admin, w *torn) error { return last(a.Get(ctx, topic, admin.ByID(w.id["retrying"]))) }},
 		{name: "get", do: func(a *admin.Admin, _ *torn) error { return last(a.Get(ctx, topic, admin.ByDelayID("waiting"))) }},
 		{name: "workers", do: func(a *admin.Admin, _ *torn) error { return last(a.Workers(ctx, topic)) }},
-		{name: "reasons of dead letters", do: func(a *admin.Admin, _ *torn) error { return last(a.DeadReasons(ctx, topic, "a", none)) }},
+		{name: "reasons of dead letters", do: func(a *admin.Admin, _ *torn) error { return last(a.DeadReasons(ctx, topic, all)) }},
 		{name: "requeue", do: func(a *admin.Admin, _ *torn) error {
-			return last(a.RequeueAll(ctx, topic, "a", admin.Bulk{DryRun: true}))
+			return last(a.RequeueAll(ctx, topic, admin.Bulk{Group: "a", DryRun: true}))
 		}},
 		{name: "requeue", do: func(a *admin.Admin, _ *torn) error {
-			return last(a.RequeueAll(ctx, topic, "a", admin.Bulk{Spread: time.Hour}))
+			return last(a.RequeueAll(ctx, topic, admin.Bulk{Group: "a", Spread: time.Hour}))
 		}},
 		{name: "upcoming", do: func(a *admin.Admin, _ *torn) error {
 			return last(a.Upcoming(ctx, topic, admin.Load{Width: time.Minute, Buckets: 2, Group: "a"}))
@@ -79,29 +79,47 @@ func everyOperation() []operation {
 		{name: "reschedule", do: func(a *admin.Admin, _ *torn) error {
 			return a.Reschedule(ctx, topic, admin.ByDelayID("waiting"), admin.In(time.Minute))
 		}},
-		{name: "reschedule", do: func(a *admin.Admin, w *torn) error { return a.DeliverNow(ctx, topic, admin.ByID(w.id["retrying"])) }},
-		{name: "requeue", do: func(a *admin.Admin, w *torn) error { return a.Requeue(ctx, topic, "a", w.id["dead"]) }},
-		{name: "delete", do: func(a *admin.Admin, w *torn) error { return a.DeleteDead(ctx, topic, "a", w.id["dead"]) }},
-		{name: "requeue", do: func(a *admin.Admin, _ *torn) error { return last(a.RequeueAll(ctx, topic, "a", none)) }},
-		{name: "purge", do: func(a *admin.Admin, _ *torn) error { return last(a.PurgeDead(ctx, topic, "a", none)) }},
-		{name: "move", do: func(a *admin.Admin, _ *torn) error { return last(a.MoveDead(ctx, topic, "a", "another", none)) },
+		{name: "reschedule", do: func(a *admin.Admin, w *torn) error {
+			return a.Reschedule(ctx, topic, admin.ByID(w.id["retrying"]), admin.When{})
+		}},
+		{name: "requeue", do: func(a *admin.Admin, w *torn) error {
+			return a.Requeue(ctx, topic, admin.GroupMessage{Group: "a", ID: w.id["dead"]})
+		}},
+		{name: "delete", do: func(a *admin.Admin, w *torn) error {
+			return a.DeleteDead(ctx, topic, admin.GroupMessage{Group: "a", ID: w.id["dead"]})
+		}},
+		{name: "requeue", do: func(a *admin.Admin, _ *torn) error { return last(a.RequeueAll(ctx, topic, all)) }},
+		{name: "purge", do: func(a *admin.Admin, _ *torn) error { return last(a.PurgeDead(ctx, topic, all)) }},
+		{name: "move", do: func(a *admin.Admin, _ *torn) error {
+			return last(a.MoveDead(ctx, topic, admin.Bulk{Group: "a", To: "another"}))
+		},
 			prepare: func(w *torn) { require.NoError(w.t, w.publisher(w.t).Publish("another", text("x"))) }},
-		{name: "kill", do: func(a *admin.Admin, w *torn) error { return last(a.Kill(ctx, topic, "a", w.id["ready"], "")) }},
-		{name: "kill", do: func(a *admin.Admin, w *torn) error { return last(a.Kill(ctx, topic, "a", w.id["waiting"], "")) }},
+		{name: "kill", do: func(a *admin.Admin, w *torn) error {
+			return last(a.Kill(ctx, topic, admin.GroupMessage{Group: "a", ID: w.id["ready"]}, admin.KillOptions{}))
+		}},
+		{name: "kill", do: func(a *admin.Admin, w *torn) error {
+			return last(a.Kill(ctx, topic, admin.GroupMessage{Group: "a", ID: w.id["waiting"]}, admin.KillOptions{}))
+		}},
 		{name: "pause", do: func(a *admin.Admin, _ *torn) error { return last(a.Pause(ctx, topic, admin.PauseOptions{})) }},
-		{name: "pause", do: func(a *admin.Admin, _ *torn) error { return last(a.PauseGroup(ctx, topic, "a", admin.PauseOptions{})) }},
-		{name: "resume", do: func(a *admin.Admin, _ *torn) error { return last(a.Resume(ctx, topic)) }, prepare: rest},
-		{name: "resume", do: func(a *admin.Admin, _ *torn) error { return last(a.ResumeGroup(ctx, topic, "a")) }, prepare: rest},
+		{name: "pause", do: func(a *admin.Admin, _ *torn) error {
+			return last(a.Pause(ctx, topic, admin.PauseOptions{Scope: admin.InGroup("a")}))
+		}},
+		{name: "resume", do: func(a *admin.Admin, _ *torn) error { return last(a.Resume(ctx, topic, admin.ResumeOptions{})) }, prepare: rest},
+		{name: "resume", do: func(a *admin.Admin, _ *torn) error {
+			return last(a.Resume(ctx, topic, admin.ResumeOptions{Scope: admin.InGroup("a")}))
+		}, prepare: rest},
 		{name: "stats", do: func(a *admin.Admin, _ *torn) error { return last(a.GroupsWithoutSubscribers(ctx, topic, 0)) }},
 		{name: "delete idle groups", do: func(a *admin.Admin, _ *torn) error {
-			removal, err := a.DeleteIdleGroups(ctx, topic, time.Minute, false)
+			removal, err := a.DeleteIdleGroups(ctx, topic, admin.IdleOptions{Idle: time.Minute})
 			if err == nil && !slices.Equal(removal.Groups, []string{"idle"}) {
 				err = fmt.Errorf("removed %q", removal.Groups)
 			}
 			return err
 		}},
-		{name: "delete group", do: func(a *admin.Admin, _ *torn) error { return last(a.DeleteGroup(ctx, topic, "a", false)) }},
-		{name: "delete topic", do: func(a *admin.Admin, _ *torn) error { return last(a.DeleteTopic(ctx, topic, false)) }},
+		{name: "delete group", do: func(a *admin.Admin, _ *torn) error {
+			return last(a.DeleteGroup(ctx, topic, "a", admin.DeleteOptions{}))
+		}},
+		{name: "delete topic", do: func(a *admin.Admin, _ *torn) error { return last(a.DeleteTopic(ctx, topic, admin.DeleteOptions{})) }},
 		{name: "ready", do: func(a *admin.Admin, _ *torn) error { return last(a.Ready(ctx, topic)) }},
 		{name: "check", do: func(a *admin.Admin, _ *torn) error { return last(a.Check(ctx, topic)) }},
 		{name: "check", do: func(a *admin.Admin, _ *torn) error { return last(a.Check(ctx, topic)) }, prepare: beginRemoval},
@@ -126,7 +144,7 @@ func last[T any](_ T, err error) error { return err }
 
 func rest(w *torn) {
 	require.NoError(w.t, last(w.admin.Pause(ctx, topic, admin.PauseOptions{})))
-	require.NoError(w.t, last(w.admin.PauseGroup(ctx, topic, "a", admin.PauseOptions{})))
+	require.NoError(w.t, last(w.admin.Pause(ctx, topic, admin.PauseOptions{Scope: admin.InGroup("a")})))
 	at := redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: "nowhere|1"}
 	require.NoError(w.t, w.Client.ZAdd(ctx, w.keys.Resting("a"), at).Err())
 	require.NoError(w.t, w.Client.ZAdd(ctx, w.keys.Waiters("a"), at).Err())
@@ -410,12 +428,12 @@ func TestMoveDeadToATopicThatIsForbidden(t *testing.T) {
 	a, err := admin.New(admin.Config{Client: client, KeyPrefix: w.Prefix})
 	require.NoError(t, err)
 	before := w.contents()
-	n, err := a.MoveDead(ctx, topic, "a", "another", admin.Bulk{Filter: admin.Filter{Reason: "no such reason"}})
+	n, err := a.MoveDead(ctx, topic, admin.Bulk{Group: "a", To: "another", Filter: admin.Filter{Reason: "no such reason"}})
 	require.NoError(t, err)
 	require.Zero(t, n)
 	require.Equal(t, before, w.contents())
 
-	n, err = a.MoveDead(ctx, topic, "a", "another", admin.Bulk{})
+	n, err = a.MoveDead(ctx, topic, admin.Bulk{Group: "a", To: "another"})
 	require.ErrorIs(t, err, admin.ErrForbidden)
 	require.ErrorContains(t, err, `to topic "another"`)
 	require.Zero(t, n)

@@ -143,9 +143,9 @@ func (r *groupRace) run() {
 	eventually(t, func() bool { return r.stats(t).Waiting == 0 }, "all are due")
 	close(r.stop)
 	operators.Wait()
-	require.NoError(t, only(r.admin.Resume(ctx, topic)))
+	require.NoError(t, only(r.admin.Resume(ctx, topic, admin.ResumeOptions{})))
 	for _, g := range []string{"a", "b"} {
-		require.NoError(t, only(r.admin.ResumeGroup(ctx, topic, g)))
+		require.NoError(t, only(r.admin.Resume(ctx, topic, admin.ResumeOptions{Scope: admin.InGroup(g)})))
 		eventually(t, func() bool {
 			stats := r.group(t, g)
 			return stats.Ready+stats.InHand+stats.Retrying == 0
@@ -155,9 +155,9 @@ func (r *groupRace) run() {
 		stats, err := r.admin.Stats(ctx, "moved")
 		return errors.Is(err, admin.ErrNotFound) || err == nil && stats.Messages == 0
 	}, "those that were moved are delivered there")
-	r.did(only(r.admin.DeleteTopic(ctx, "doomed", false)))
+	r.did(only(r.admin.DeleteTopic(ctx, "doomed", admin.DeleteOptions{})))
 	require.ErrorIs(t, only(r.admin.Stats(ctx, "doomed")), admin.ErrNotFound)
-	if err := only(r.admin.DeleteGroup(ctx, topic, "comes and goes", false)); !errors.Is(err, admin.ErrNotFound) {
+	if err := only(r.admin.DeleteGroup(ctx, topic, "comes and goes", admin.DeleteOptions{})); !errors.Is(err, admin.ErrNotFound) {
 		require.NoError(t, err)
 	}
 	if err := r.failed.Load(); err != nil {
@@ -225,7 +225,7 @@ func (r *groupRace) operate() {
 			r.fail(fmt.Errorf("message %s has the name of another", m.ID))
 		}
 	case 11:
-		r.fail(only(r.admin.DeleteIdleGroups(ctx, topic, time.Minute, false))) // none is
+		r.fail(only(r.admin.DeleteIdleGroups(ctx, topic, admin.IdleOptions{Idle: time.Minute}))) // none is
 		topics, _, err := r.admin.Topics(ctx, "", 100)
 		r.fail(err)
 		if !slices.Contains(topics, topic) {
@@ -250,23 +250,23 @@ func (r *groupRace) operate() {
 		}
 		m := letters.Messages[rand.IntN(len(letters.Messages))]
 		if rand.IntN(3) == 0 {
-			r.did(r.admin.Requeue(ctx, topic, group, m.ID))
+			r.did(r.admin.Requeue(ctx, topic, admin.GroupMessage{Group: group, ID: m.ID}))
 			return
 		}
-		if err = r.admin.DeleteDead(ctx, topic, group, m.ID); err == nil {
+		if err = r.admin.DeleteDead(ctx, topic, admin.GroupMessage{Group: group, ID: m.ID}); err == nil {
 			i, _ := strconv.Atoi(string(m.Payload))
 			r.removed[group][i].Add(1)
 		}
 		r.did(err)
 	case 6:
-		r.fail(only(r.admin.PauseGroup(ctx, topic, group, admin.PauseOptions{})))
-		r.fail(only(r.admin.ResumeGroup(ctx, topic, group)))
+		r.fail(only(r.admin.Pause(ctx, topic, admin.PauseOptions{Scope: admin.InGroup(group)})))
+		r.fail(only(r.admin.Resume(ctx, topic, admin.ResumeOptions{Scope: admin.InGroup(group)})))
 	case 7:
 		r.fail(only(r.admin.Pause(ctx, topic, admin.PauseOptions{})))
-		r.fail(only(r.admin.Resume(ctx, topic)))
+		r.fail(only(r.admin.Resume(ctx, topic, admin.ResumeOptions{})))
 	case 8:
 		match := ofFate(deleted, moved)
-		r.fail(only(r.admin.RequeueAll(ctx, topic, group, admin.Bulk{Filter: admin.Filter{
+		r.fail(only(r.admin.RequeueAll(ctx, topic, admin.Bulk{Group: group, Filter: admin.Filter{
 			Match: func(m admin.Message) bool { return match(m) && rand.IntN(4) == 0 }}})))
 	case 9:
 		if rand.IntN(20) == 0 {
@@ -291,12 +291,14 @@ func ofFate(fates ...fate) func(admin.Message) bool {
 func (r *groupRace) bury() {
 	group := []string{"a", "b"}[rand.IntN(2)]
 	some := func(f fate) admin.Bulk {
-		return admin.Bulk{Filter: admin.Filter{Metadata: map[string]string{"fate": string(f)}, Match: func(admin.Message) bool { return rand.IntN(3) > 0 }}}
+		return admin.Bulk{Group: group, Filter: admin.Filter{Metadata: map[string]string{"fate": string(f)}, Match: func(admin.Message) bool { return rand.IntN(3) > 0 }}}
 	}
-	n, err := r.admin.PurgeDead(ctx, topic, group, some(purged))
+	n, err := r.admin.PurgeDead(ctx, topic, some(purged))
 	r.fail(err)
 	r.purged[group].Add(int64(n))
-	n, err = r.admin.MoveDead(ctx, topic, group, "moved", some(moved))
+	moving := some(moved)
+	moving.To = "moved"
+	n, err = r.admin.MoveDead(ctx, topic, moving)
 	r.fail(err)
 	r.moved[group].Add(int64(n))
 }
@@ -306,7 +308,7 @@ func (r *groupRace) doom(p *redisdelay.Publisher) {
 	for range rand.IntN(20) {
 		r.fail(p.Publish("doomed", delayed("x", time.Duration(rand.IntN(10))*time.Millisecond)))
 	}
-	r.did(only(r.admin.DeleteTopic(ctx, "doomed", false)))
+	r.did(only(r.admin.DeleteTopic(ctx, "doomed", admin.DeleteOptions{})))
 }
 
 // comeAndGo creates a group, publishes some messages, and removes the group with all that it has.
@@ -331,7 +333,7 @@ func (r *groupRace) comeAndGo() {
 		}
 	}
 	r.fail(sub.Close())
-	r.fail(only(r.admin.DeleteGroup(ctx, topic, name, false)))
+	r.fail(only(r.admin.DeleteGroup(ctx, topic, name, admin.DeleteOptions{})))
 }
 
 // did records the outcome of an operation that may come too late.

@@ -104,9 +104,9 @@ func (r *race) run() {
 	eventually(t, func() bool { return r.stats(t).Waiting == 0 }, "all are due")
 	close(stop)
 	operators.Wait()
-	_, err := r.admin.Resume(ctx, topic)
+	_, err := r.admin.Resume(ctx, topic, admin.ResumeOptions{})
 	require.NoError(t, err)
-	_, err = r.admin.ResumeGroup(ctx, topic, "a")
+	_, err = r.admin.Resume(ctx, topic, admin.ResumeOptions{Scope: admin.InGroup("a")})
 	require.NoError(t, err)
 	eventually(t, func() bool {
 		stats := r.stats(t)
@@ -189,20 +189,20 @@ func (r *race) operate(stop <-chan struct{}) {
 		case 3, 4:
 			r.did(r.admin.Reschedule(ctx, topic, r.anyRef(), admin.In(time.Duration(rand.IntN(100))*time.Millisecond)))
 		case 5:
-			r.did(r.admin.DeliverNow(ctx, topic, r.anyRef()))
+			r.did(r.admin.Reschedule(ctx, topic, r.anyRef(), admin.When{}))
 		case 6, 7:
 			r.dead()
 		case 8:
 			_, err := r.admin.Pause(ctx, topic, admin.PauseOptions{})
 			r.fail(err)
-			_, err = r.admin.Resume(ctx, topic)
+			_, err = r.admin.Resume(ctx, topic, admin.ResumeOptions{})
 			r.fail(err)
 		case 9:
-			_, err := r.admin.PauseGroup(ctx, topic, "a", admin.PauseOptions{})
+			_, err := r.admin.Pause(ctx, topic, admin.PauseOptions{Scope: admin.InGroup("a")})
 			r.fail(err)
 			_, err = r.admin.Stats(ctx, topic)
 			r.fail(err)
-			_, err = r.admin.ResumeGroup(ctx, topic, "a")
+			_, err = r.admin.Resume(ctx, topic, admin.ResumeOptions{Scope: admin.InGroup("a")})
 			r.fail(err)
 		case 10:
 			_, err := r.admin.Upcoming(ctx, topic, admin.Load{Width: 10 * time.Millisecond, Buckets: 50, Group: "a"})
@@ -280,7 +280,7 @@ func (r *race) cancel(i int, ref admin.Ref) {
 // dead deletes or requeues dead letters.
 func (r *race) dead() {
 	if rand.IntN(5) == 0 {
-		n, err := r.admin.RequeueAll(ctx, topic, "a", admin.Bulk{})
+		n, err := r.admin.RequeueAll(ctx, topic, admin.Bulk{Group: "a"})
 		r.fail(err)
 		r.done.Add(int32(n))
 		return
@@ -292,10 +292,10 @@ func (r *race) dead() {
 	}
 	m := page.Messages[rand.IntN(len(page.Messages))]
 	if rand.IntN(2) == 0 {
-		r.did(r.admin.Requeue(ctx, topic, "a", m.ID))
+		r.did(r.admin.Requeue(ctx, topic, admin.GroupMessage{Group: "a", ID: m.ID}))
 		return
 	}
-	err = r.admin.DeleteDead(ctx, topic, "a", m.ID)
+	err = r.admin.DeleteDead(ctx, topic, admin.GroupMessage{Group: "a", ID: m.ID})
 	if err == nil {
 		i, err := strconv.Atoi(string(m.Payload))
 		r.fail(err)

@@ -46,7 +46,7 @@ func TestTopicIsScheduledByAConnectedProcess(t *testing.T) {
 		eventually(t, func() bool { return s.readiness(t).Scheduled }, "the subscriber's scheduler takes the lease")
 		require.False(t, s.readiness(t).Idle)
 		require.True(t, s.stats(t).Scheduled)
-		require.NoError(t, s.admin.DeliverNow(ctx, topic, admin.ByID(s.list(t, "", admin.Waiting)[0].ID)))
+		require.NoError(t, s.admin.Reschedule(ctx, topic, admin.ByID(s.list(t, "", admin.Waiting)[0].ID), admin.When{}))
 		receive(t, messages).Ack()
 		eventually(t, func() bool { return s.readiness(t).Idle }, "nothing is to come")
 
@@ -113,7 +113,7 @@ func TestPauseThatShouldHaveEndedIsLag(t *testing.T) {
 	server := redisdelaytest.Start(t)
 	s := setupOn(t, redistest.Server{Client: server.Client(), Prefix: redisdelay.DefaultKeyPrefix})
 	s.register(t, "a")
-	require.NoError(t, only(s.admin.PauseGroup(ctx, topic, "a", admin.PauseOptions{For: time.Minute})))
+	require.NoError(t, only(s.admin.Pause(ctx, topic, admin.PauseOptions{Scope: admin.InGroup("a"), For: time.Minute})))
 	require.Equal(t, admin.TopicReadiness{Topic: topic, Pauses: s.readiness(t).Pauses}, s.readiness(t), "its end is to come")
 	late := redis.Z{Score: float64(server.Now().Add(-2 * time.Minute).UnixMilli()), Member: "a"}
 	require.NoError(t, s.Client.ZAddXX(ctx, s.keys.Resumes(), late).Err())
@@ -150,7 +150,7 @@ func TestLagIsTheAgeOfTheOldestDueWork(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2*time.Minute, readiness.Topics[0].ReadyFor)
 	require.NoError(t, only(s.admin.Ready(ctx)), "Redis answers")
-	require.NoError(t, only(s.admin.PauseGroup(ctx, topic, "a", admin.PauseOptions{})))
+	require.NoError(t, only(s.admin.Pause(ctx, topic, admin.PauseOptions{Scope: admin.InGroup("a")})))
 	readiness, err = s.admin.Ready(ctx, topic)
 	require.NoError(t, err)
 	require.Zero(t, readiness.Topics[0].ReadyFor)
@@ -236,7 +236,7 @@ func TestReadyShowsPauses(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.register(t, "a", "b")
 		require.Empty(t, s.readiness(t).Pauses)
-		require.NoError(t, only(s.admin.PauseGroup(ctx, topic, "b", admin.PauseOptions{})))
+		require.NoError(t, only(s.admin.Pause(ctx, topic, admin.PauseOptions{Scope: admin.InGroup("b")})))
 		require.NoError(t, only(s.admin.Pause(ctx, topic, admin.PauseOptions{})))
 		now := s.stats(t).Now
 		pauses := s.readiness(t).Pauses
@@ -246,7 +246,7 @@ func TestReadyShowsPauses(t *testing.T) {
 			require.WithinDuration(t, now, pauses[i].Since, soon)
 		}
 		require.Contains(t, pauses[1].String(), `group "b" is paused since `)
-		require.NoError(t, only(s.admin.Resume(ctx, topic)))
+		require.NoError(t, only(s.admin.Resume(ctx, topic, admin.ResumeOptions{})))
 		require.Equal(t, pauses[1:], s.readiness(t).Pauses)
 	})
 }

@@ -18,14 +18,9 @@ import (
 
 // DeadReasons is why the dead letters of a group are dead.
 type DeadReasons struct {
-	// Reasons are the distinct reasons, the most frequent first.
-	Reasons []DeadReason `json:"reasons"`
-
-	// Other counts dead letters of further reasons, after 1,000 were told apart.
-	Other int `json:"other"`
-
-	// Looked counts the dead letters that were examined.
-	Looked int `json:"looked"`
+	Reasons []DeadReason `json:"reasons"` // the most frequent first
+	Other   int          `json:"other"`   // dead letters of further reasons, after 1,000
+	Looked  int          `json:"looked"`  // dead letters that were examined
 }
 
 // DeadReason is a reason, and the dead letters that have it.
@@ -41,23 +36,24 @@ type DeadReason struct {
 // reasonsTold is how many reasons DeadReasons tells apart.
 const reasonsTold = 1000
 
+// lookingAtDead says what of a Bulk DeadReasons heeds.
+var lookingAtDead = Operation{Name: "reasons", Of: OfGroup, State: Dead}
+
 // samples is how many bodies DeadReasons reads in one step.
 const samples = 20
 
 // DeadReasons groups the dead letters of a group by reason. It reads them in chunks of 1,000, the
-// oldest first. Of bulk, Filter chooses them, Limit is how many are examined that match, and
-// Progress is told. Progress.Done counts those that match. DryRun and Spread are not used.
-//
-// Errors wrap ErrNotFound, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden or ErrLayout, or come
-// from ctx or Redis.
-func (a *Admin) DeadReasons(ctx context.Context, topic, group string, bulk Bulk) (reasons DeadReasons, err error) {
-	group = groupName(group)
+// oldest first. Of bulk, Group and Filter choose them, Limit is how many are examined that match,
+// and Progress is told. Progress.Done counts those that match. DryRun is not used. Errors wrap
+// ErrInvalidArgument if bulk has another setting.
+func (a *Admin) DeadReasons(ctx context.Context, topic string, bulk Bulk) (reasons DeadReasons, err error) {
+	group := groupName(bulk.Group)
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("reasons of dead letters of group %q of topic %q: %w", group, topic, err)
 		}
 	}()
-	if err := bulk.check(); err != nil {
+	if err := lookingAtDead.check(bulk); err != nil {
 		return DeadReasons{}, err
 	}
 	left := newRest(bulk)

@@ -51,20 +51,17 @@ const settleFor = 10 * time.Second
 // next step that is safe, or says in Partitioning.Left what it waits for. Further calls go on. With
 // n 0 it changes nothing, and says how far the change is. The steps are:
 //
-//   - To grow, the first call sets Next. When each group of the topic has a subscription in each
-//     new partition, a call has the publishers use them, and sets Before. To call the growth off
-//     until then, set the number that there is.
+//   - To grow, the first call sets Next. When each group has a subscription in each new partition,
+//     a call has the publishers use them, and sets Before. Until then, the number that there is
+//     calls the growth off.
 //   - To shrink, the first call has the publishers use the lower number, and sets Before.
-//   - When no message is left in a partition that its key has left, a call clears Before. For that,
-//     a growth reads all messages of the old partitions. A shrink needs the last partitions to be
-//     empty, dead letters included.
+//   - When no message is left in a partition that its key has left, a call clears Before. A growth
+//     reads all messages of the old partitions for that. A shrink needs the last ones to be empty.
 //
 // Programs whose number is set in their configuration do not follow: restart them as Left says. One
 // operator may change a topic at a time. The key of a message is what docs/scale.md says, without
-// PublisherConfig.KeyFunc, which is not known here.
-//
-// Errors wrap ErrNotFound if n is 0 and the topic has no partitions, ErrInvalidArgument, also if a
-// plain topic has the name, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
+// PublisherConfig.KeyFunc. Errors wrap ErrNotFound if n is 0 and the topic has no partitions, or
+// ErrInvalidArgument for a wrong n or the name of a plain topic.
 func (a *Admin) SetPartitions(ctx context.Context, topic string, n int) (Partitioning, error) {
 	p, err := a.setPartitions(ctx, topic, n)
 	if err != nil {

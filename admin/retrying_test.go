@@ -41,7 +41,7 @@ var reaching = map[string]func(a *admin.Admin) error{
 	"reschedule": func(a *admin.Admin) error {
 		return a.Reschedule(ctx, topic, admin.ByDelayID(reminder), admin.In(2*time.Hour))
 	},
-	"deliver now": func(a *admin.Admin) error { return a.DeliverNow(ctx, topic, admin.ByDelayID(reminder)) },
+	"deliver now": func(a *admin.Admin) error { return a.Reschedule(ctx, topic, admin.ByDelayID(reminder), admin.When{}) },
 }
 
 func TestOperationsByDelayIDReachRetriesInAllGroups(t *testing.T) {
@@ -140,9 +140,9 @@ func TestRetriesOfAPartitionedTopicAreReached(t *testing.T) {
 			for _, g := range []string{"billing", "audit"} {
 				page, err := p.admin.List(ctx, plain, admin.Query{State: admin.Ready, Group: g, Filter: admin.Filter{DelayID: id}})
 				require.NoError(t, err)
-				_, err = p.admin.Kill(ctx, plain, g, page.Messages[0].ID, "")
+				_, err = p.admin.Kill(ctx, plain, admin.GroupMessage{Group: g, ID: page.Messages[0].ID}, admin.KillOptions{})
 				require.NoError(t, err)
-				n, err := p.admin.RequeueAll(ctx, plain, g, admin.Bulk{Spread: time.Duration(i+1) * 100 * time.Hour})
+				n, err := p.admin.RequeueAll(ctx, plain, admin.Bulk{Group: g, Spread: time.Duration(i+1) * 100 * time.Hour})
 				require.NoError(t, err)
 				require.Equal(t, 1, n)
 			}
@@ -169,12 +169,12 @@ func TestPartitionThatIsTooLateIsTold(t *testing.T) {
 					for j, g := range []string{"billing", "audit"} {
 						page, err := p.admin.List(ctx, plain, admin.Query{State: admin.Ready, Group: g, Filter: admin.Filter{DelayID: id}})
 						require.NoError(t, err)
-						_, err = p.admin.Kill(ctx, plain, g, page.Messages[0].ID, "")
+						_, err = p.admin.Kill(ctx, plain, admin.GroupMessage{Group: g, ID: page.Messages[0].ID}, admin.KillOptions{})
 						require.NoError(t, err)
 						if i == late && j == 0 {
 							continue // it is dead
 						}
-						_, err = p.admin.RequeueAll(ctx, plain, g, admin.Bulk{Spread: 100 * time.Hour})
+						_, err = p.admin.RequeueAll(ctx, plain, admin.Bulk{Group: g, Spread: 100 * time.Hour})
 						require.NoError(t, err)
 					}
 				}
@@ -215,7 +215,7 @@ func TestMoveDeadIgnoresTheExpiry(t *testing.T) {
 		s.subscribe(t, "a")
 		eventually(t, func() bool { return s.group(t, "a").Dead == 1 }, "it is too late")
 		refusing := s.with(t, func(c *admin.Config) { c.Unmarshaler = refuseAll{} }) // it moves as it is
-		n, err := refusing.MoveDead(ctx, topic, "a", "other", admin.Bulk{Spread: time.Hour})
+		n, err := refusing.MoveDead(ctx, topic, admin.Bulk{Group: "a", To: "other", Spread: time.Hour})
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 		page, err := refusing.List(ctx, "other", admin.Query{State: admin.Waiting})

@@ -2,7 +2,9 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/calendar"
@@ -23,18 +25,14 @@ type Schedule struct {
 	Zone       string `json:"zone"`
 	Definition string `json:"definition"`
 
-	// Version goes up with each change of the definition, and when the schedule is removed.
-	Version int `json:"version"`
-
-	// Cursor is the last instant whose occurrence was published or left out. It may be ahead.
-	Cursor time.Time `json:"cursor"`
+	Version int       `json:"version"` // goes up with each change, and with the removal
+	Cursor  time.Time `json:"cursor"`  // last instant that was published or left out; may be ahead
 
 	// Last is when the last occurrence was due, with its jitter. It is zero if none was. It counts
 	// one that somebody asked for, and one that was cancelled by hand.
 	Last time.Time `json:"last"`
 
-	// Next is when the next occurrence is due, with its jitter. It is zero if none waits in Redis.
-	Next time.Time `json:"next"`
+	Next time.Time `json:"next"` // when the next one is due, with its jitter; zero if none waits
 
 	// Expected is when the first occurrence that is not in Redis yet is due, with its jitter.
 	// Programs publish each one before it is due. So if Expected is in the past, no program runs
@@ -42,15 +40,9 @@ type Schedule struct {
 	// cannot be read.
 	Expected time.Time `json:"expected"`
 
-	// Waiting is how many occurrences were put into Redis ahead of time, and are not known to be
-	// due yet.
-	Waiting int `json:"waiting"`
-
-	// Paused is since when the schedule is paused, or zero.
-	Paused time.Time `json:"paused"`
-
-	// Requested is when an occurrence was asked for that no program has published yet, or zero.
-	Requested time.Time `json:"requested"`
+	Waiting   int       `json:"waiting"`   // occurrences in Redis that are not known to be due yet
+	Paused    time.Time `json:"paused"`    // since when it is paused, or zero
+	Requested time.Time `json:"requested"` // when one was asked for that is not published yet, or zero
 
 	// Missed is how many instants have passed before their occurrence was in Redis, since the
 	// schedule began. A program counts them when it publishes again. MissedAt is when one last did,
@@ -62,31 +54,10 @@ type Schedule struct {
 // MarshalJSON implements json.Marshaler.
 func (s Schedule) MarshalJSON() ([]byte, error) { return object(s) }
 
-// Schedules returns the recurring schedules of a topic, in order of their names. Of a partitioned
-// topic it returns those of all partitions.
-//
-// Errors wrap ErrNotFound for a topic that does not exist, ErrInvalidTopic, ErrForbidden or
-// ErrLayout, or come from ctx or Redis.
-func (a *Admin) Schedules(ctx context.Context, topic string) ([]Schedule, error) {
-	return over(ctx, a, topic, func(plain string) ([]Schedule, error) { return a.schedules(ctx, plain) }, appendTo)
-}
-
-func (a *Admin) schedules(ctx context.Context, topic string) ([]Schedule, error) {
-	t, err := a.topic(ctx, topic, rights.Reviewing)
-	var found operate.Recurring
-	if err == nil {
-		found, err = t.AllSchedules(ctx)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("schedules: %w", err)
-	}
-	return readSchedules(topic, found), nil
-}
-
 // TopicSchedules is the recurring schedules of a topic.
 type TopicSchedules struct {
 	Topic     string     `json:"topic"`
-	Err       error      `json:"error,omitempty"` // why they could not be read, and all else is zero then; else nil
+	Err       error      `json:"error,omitempty"` // why they could not be read, else nil
 	Now       time.Time  `json:"now"`             // the server's clock
 	Schedules []Schedule `json:"schedules"`       // by name
 }
@@ -94,13 +65,26 @@ type TopicSchedules struct {
 // MarshalJSON implements json.Marshaler.
 func (s TopicSchedules) MarshalJSON() ([]byte, error) { return object(s) }
 
-// SchedulesOf returns the recurring schedules of many topics in few round trips, in the order of
-// the names. Stats.Recurs tells which topics have some. A topic that does not exist has none.
-// Errors come from ctx or Redis.
-func (a *Admin) SchedulesOf(ctx context.Context, topics ...string) ([]TopicSchedules, error) {
-	found, err := a.recurring(ctx, topics)
+// Schedules returns the recurring schedules of topics in few round trips, in the order of the names
+// and then of the schedules. Of a partitioned topic it returns those of all partitions.
+// Stats.Recurs tells which topics have some. If the schedules of a topic cannot be read,
+// TopicSchedules.Err says why, such as ErrNotFound. Other errors come from ctx or Redis.
+func (a *Admin) Schedules(ctx context.Context, topics ...string) ([]TopicSchedules, error) {
+	all, err := a.schedules(ctx, topics)
+	if err == nil {
+		err = a.schedulesElsewhere(ctx, all)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("schedules: %w", err)
+	}
+	return all, nil
+}
+
+// schedules returns the schedules of plain topics. A topic that does not exist has none.
+func (a *Admin) schedules(ctx context.Context, topics []string) ([]TopicSchedules, error) {
+	found, err := a.recurring(ctx, topics)
+	if err != nil {
+		return nil, err
 	}
 	all := make([]TopicSchedules, len(topics))
 	for i, f := range found {
@@ -110,6 +94,63 @@ func (a *Admin) SchedulesOf(ctx context.Context, topics ...string) ([]TopicSched
 		}
 	}
 	return all, nil
+}
+
+// schedulesElsewhere completes the topics without schedules that are not in the registry: they have
+// partitions, or do not exist.
+func (a *Admin) schedulesElsewhere(ctx context.Context, all []TopicSchedules) error {
+	var none []string
+	for _, s := range all {
+		if s.Err == nil && len(s.Schedules) == 0 {
+			none = append(none, s.Topic)
+		}
+	}
+	if len(none) == 0 {
+		return nil
+	}
+	listed, err := queue.ListedOf(ctx, a.client, a.config.KeyPrefix, none)
+	if err != nil && !errors.Is(err, ErrForbidden) {
+		return err
+	}
+	for i, s := range all {
+		if slices.Contains(none, s.Topic) && !slices.Contains(listed, s.Topic) {
+			if all[i], err = a.unlisted(ctx, s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// unlisted returns the schedules of a topic that is not in the registry, and has none itself.
+func (a *Admin) unlisted(ctx context.Context, s TopicSchedules) (TopicSchedules, error) {
+	t, err := a.handle(s.Topic)
+	if err == nil {
+		_, err = t.Existing(ctx)
+	}
+	if !errors.Is(err, ErrNotFound) {
+		s.Err = err
+		return s, nil
+	}
+	missing := err
+	parts, err := a.parts(ctx, s.Topic)
+	if err != nil && !errors.Is(err, ErrForbidden) {
+		return s, err
+	}
+	found, err := a.schedules(ctx, parts)
+	if err != nil {
+		return s, err
+	}
+	if len(found) == 0 {
+		return TopicSchedules{Topic: s.Topic, Err: missing}, nil
+	}
+	for _, part := range found {
+		if part.Err != nil {
+			s.Err = errors.Join(s.Err, aboutTopic(part.Topic, part.Err))
+		}
+		s.Schedules = append(s.Schedules, part.Schedules...)
+	}
+	return s, nil
 }
 
 // recurring returns the schedules of each topic, or the reason why they cannot be read.
@@ -157,11 +198,8 @@ func readSchedule(topic string, r queue.Recurring) (s Schedule, err error) {
 }
 
 // PauseSchedule stops a recurring schedule in all programs, until ResumeSchedule, even after a
-// restart. It takes its waiting occurrences back, and returns how many. An occurrence that is due
-// already is delivered. Instants that pass meanwhile are left out, and do not count as missed.
-//
-// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from
-// ctx or Redis.
+// restart. It takes its waiting occurrences back, and returns how many. One that is due already is
+// delivered. Instants that pass meanwhile are left out, and do not count as missed.
 func (a *Admin) PauseSchedule(ctx context.Context, topic, name string) (takenBack int, err error) {
 	_, takenBack, err = a.amend(ctx, topic, queue.PauseSchedule, name)
 	return takenBack, err
@@ -169,9 +207,6 @@ func (a *Admin) PauseSchedule(ctx context.Context, topic, name string) (takenBac
 
 // ResumeSchedule ends PauseSchedule, and wakes the programs. The schedule goes on with the next
 // instant. It does nothing if the schedule is not paused.
-//
-// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from
-// ctx or Redis.
 func (a *Admin) ResumeSchedule(ctx context.Context, topic, name string) error {
 	_, _, err := a.amend(ctx, topic, queue.ResumeSchedule, name)
 	return err
@@ -180,9 +215,6 @@ func (a *Admin) ResumeSchedule(ctx context.Context, topic, name string) error {
 // RunSchedule asks for one occurrence of a recurring schedule now, even if it is paused, and
 // returns its instant. It wakes the programs that run the schedule, and one publishes it. As long
 // as none has, further calls ask for the same one.
-//
-// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from
-// ctx or Redis.
 func (a *Admin) RunSchedule(ctx context.Context, topic, name string) (at time.Time, err error) {
 	r, _, err := a.amend(ctx, topic, queue.RunSchedule, name)
 	return r.Run, err
@@ -191,12 +223,30 @@ func (a *Admin) RunSchedule(ctx context.Context, topic, name string) (at time.Ti
 // RemoveSchedule removes a recurring schedule, takes its waiting occurrences back, and returns how
 // many. Programs that run it leave it. It begins anew when a program starts that has it, so remove
 // it from the programs first.
-//
-// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from
-// ctx or Redis.
-func (a *Admin) RemoveSchedule(ctx context.Context, topic, name string) (takenBack int, err error) {
+func (a *Admin) RemoveSchedule(ctx context.Context, topic, name string, o DeleteOptions) (takenBack int, err error) {
+	if o.DryRun {
+		return a.waitingOf(ctx, topic, name)
+	}
 	_, takenBack, err = a.amend(ctx, topic, queue.RemoveSchedule, name)
 	return takenBack, err
+}
+
+// waitingOf returns how many occurrences of a schedule wait.
+func (a *Admin) waitingOf(ctx context.Context, topic, name string) (int, error) {
+	t, err := a.topic(ctx, topic, rights.Reviewing)
+	var found operate.Recurring
+	if err == nil {
+		found, err = t.AllSchedules(ctx)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("remove schedule: %w", err)
+	}
+	for _, r := range found.Schedules {
+		if r.Name == name {
+			return len(r.Waiting), nil
+		}
+	}
+	return 0, fmt.Errorf("remove schedule: schedule %q of topic %q: %w", name, topic, ErrNotFound)
 }
 
 func (a *Admin) amend(ctx context.Context, topic string, what queue.Amend, name string) (r queue.Recurring, takenBack int, err error) {

@@ -19,8 +19,20 @@ func TestSchedules(t *testing.T) {
 	testkit.Both(t, func(t *testing.T, s redistest.Server) {
 		a, err := admin.New(admin.Config{Client: s.Client, KeyPrefix: s.Prefix})
 		require.NoError(t, err)
-		_, err = a.Schedules(ctx, "t")
-		require.ErrorIs(t, err, admin.ErrNotFound)
+		none, err := a.Schedules(ctx, "t", "none")
+		require.NoError(t, err)
+		for i, topic := range []string{"t", "none"} {
+			require.Equal(t, topic, none[i].Topic)
+			require.ErrorIs(t, none[i].Err, admin.ErrNotFound)
+		}
+		none, err = a.Schedules(ctx)
+		require.NoError(t, err)
+		require.Empty(t, none)
+		read := func() []admin.Schedule {
+			found, err := a.Schedules(ctx, "t")
+			require.NoError(t, err)
+			return found[0].Schedules
+		}
 		p, err := periodic.New(periodic.Config{Publisher: testkit.NewPublisher(t, s), Poll: 100 * time.Millisecond}, nil)
 		require.NoError(t, err)
 		schedule := func(name string) periodic.Schedule {
@@ -33,20 +45,20 @@ func TestSchedules(t *testing.T) {
 		ended := testkit.Begin(func() error { return p.Run(running) })
 		var all []admin.Schedule
 		testkit.Eventually(t, func() bool {
-			all, err = a.Schedules(ctx, "t")
-			return err == nil && len(all) == 2 && !all[0].Next.IsZero() && !all[1].Next.IsZero()
+			all = read()
+			return len(all) == 2 && !all[0].Next.IsZero() && !all[1].Next.IsZero()
 		}, "the schedules")
 		first := all[0]
 		require.Equal(t, "a: %", first.Name)
 		require.Equal(t, admin.Schedule{Name: "a: %", Topic: "t", Spec: "@yearly", Zone: "UTC", Version: 1, Waiting: 1,
 			Definition: `{"spec":"@yearly","zone":"UTC","misfire":"last"}`, Cursor: first.Cursor, Next: first.Cursor, Expected: first.Cursor.AddDate(1, 0, 0)}, first)
 		require.True(t, func() bool { stats, err := a.Stats(ctx, "t"); return err == nil && stats.Recurs }())
-		of, err := a.SchedulesOf(ctx, "none", "t", "")
+		of, err := a.Schedules(ctx, "none", "t", "")
 		require.NoError(t, err)
 		require.Equal(t, admin.TopicSchedules{Topic: "t", Now: of[1].Now, Schedules: all}, of[1])
 		require.WithinDuration(t, time.Now(), of[1].Now, time.Minute)
 		require.Empty(t, of[0].Schedules)
-		require.NoError(t, of[0].Err)
+		require.ErrorIs(t, of[0].Err, admin.ErrNotFound)
 		require.ErrorIs(t, of[2].Err, admin.ErrInvalidTopic)
 		text, err := json.Marshal(first)
 		require.NoError(t, err)
@@ -61,18 +73,23 @@ func TestSchedules(t *testing.T) {
 		require.False(t, at.IsZero())
 		require.NoError(t, a.ResumeSchedule(ctx, "t", "b"))
 		testkit.Eventually(t, func() bool {
-			all, err = a.Schedules(ctx, "t")
-			return err == nil && all[1].Waiting == 1 && all[1].Requested.IsZero()
+			all = read()
+			return all[1].Waiting == 1 && all[1].Requested.IsZero()
 		}, "b to go on")
 		require.Equal(t, at, all[1].Last)
 		for _, name := range []string{"a: %", "b"} {
-			n, err = a.RemoveSchedule(ctx, "t", name)
-			require.NoError(t, err)
-			require.Equal(t, 1, n)
+			for _, dry := range []bool{true, false} {
+				n, err = a.RemoveSchedule(ctx, "t", name, admin.DeleteOptions{DryRun: dry})
+				require.NoError(t, err)
+				require.Equal(t, 1, n)
+			}
+			_, err = a.RemoveSchedule(ctx, "t", name, admin.DeleteOptions{DryRun: true})
+			require.ErrorIs(t, err, admin.ErrNotFound)
 		}
-		all, err = a.Schedules(ctx, "t")
+		of, err = a.Schedules(ctx, "t")
 		require.NoError(t, err)
-		require.Empty(t, all)
+		require.Empty(t, of[0].Schedules)
+		require.NoError(t, of[0].Err, "the topic exists")
 		_, err = a.PauseSchedule(ctx, "t", "b")
 		require.ErrorIs(t, err, admin.ErrNotFound)
 		require.ErrorContains(t, err, `pause schedule: schedule "b" of topic "t"`)

@@ -41,20 +41,15 @@ type Tailed struct {
 func (t Tailed) MarshalJSON() ([]byte, error) { return object(t) }
 
 // Tail calls show with each message that becomes due from now on, in order of due time, until ctx
-// ends or show returns false. The only Place of a message has no state, and the time at which the
-// message is due. A retry is shown again.
+// ends, which is no error, or show returns false. The only Place of a message has no state, and the
+// time at which the message is due. A retry is shown again.
 //
 // Tail only reads. It has no group, takes no message, and leaves nothing in Redis. It looks about
-// ten times a second. A message with a delay is read before it is due, and so it is shown whatever
-// becomes of it. A message without a delay is shown if it is still there at the next look: ready,
-// in hand or retrying. Tailed.Unseen counts the others. A look reads at most 1,000 messages of each
-// state, and the messages of at most 100 groups. In a topic with a Redis Stream, messages without a
-// delay go to the stream at once, where Tail does not see them.
-//
-// Tail waits for show, and does not look meanwhile. If Redis does not answer, Tail returns the
-// error. The end of ctx is no error. Safe for concurrent use.
-//
-// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from Redis.
+// ten times a second, and waits for show. A message with a delay is read before it is due, and so
+// it is shown whatever becomes of it. A message without a delay is shown if it is still there at
+// the next look, and otherwise counts as Tailed.Unseen. A look reads at most 1,000 messages of each
+// state, and the messages of at most 100 groups. Messages without a delay that go to a Redis Stream
+// at once are not seen.
 func (a *Admin) Tail(ctx context.Context, topic string, show func(Message) bool, o TailOptions) (Tailed, error) {
 	var told Tailed
 	tails, err := a.tails(ctx, topic)

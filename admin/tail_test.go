@@ -153,8 +153,8 @@ func TestTailOfWhatIsNotThere(t *testing.T) {
 }
 
 // changes are the methods that change something. All others only look.
-var changes = []string{"AddGroup", "Cancel", "DeleteDead", "DeleteGroup", "DeleteIdleGroups", "DeleteTopic", "DeliverNow", "Kill", "MoveDead", "Pause",
-	"PauseGroup", "PauseSchedule", "PurgeDead", "Record", "Repair", "Requeue", "RequeueAll", "Reschedule", "Resume", "ResumeGroup", "ResumeSchedule", "RemoveSchedule",
+var changes = []string{"AddGroup", "Cancel", "DeleteDead", "DeleteGroup", "DeleteIdleGroups", "DeleteTopic", "Kill", "MoveDead", "Pause",
+	"PauseSchedule", "PurgeDead", "Record", "Repair", "Requeue", "RequeueAll", "Reschedule", "Resume", "ResumeSchedule", "RemoveSchedule",
 	"RunSchedule", "SetPartitions"}
 
 // A method that only looks changes no key, nor does a dry run.
@@ -167,7 +167,7 @@ func TestLooksChangeNothing(t *testing.T) {
 	looks := map[string]func() error{
 		"Acts":                     func() error { _, _, err := a.Acts(ctx, "", 0); return err },
 		"Check":                    func() error { return last(a.Check(ctx, topic)) },
-		"DeadReasons":              func() error { return last(a.DeadReasons(ctx, topic, "a", admin.Bulk{})) },
+		"DeadReasons":              func() error { return last(a.DeadReasons(ctx, topic, admin.Bulk{Group: "a"})) },
 		"Diagnose":                 func() error { return last(a.Diagnose(ctx, admin.DiagnoseOptions{Deep: true})) },
 		"Get":                      func() error { return last(a.Get(ctx, topic, admin.ByID(w.id["retrying"]))) },
 		"GroupsWithoutSubscribers": func() error { return last(a.GroupsWithoutSubscribers(ctx, topic, 0)) },
@@ -176,7 +176,6 @@ func TestLooksChangeNothing(t *testing.T) {
 		"Plain":                    func() error { return last(a.Plain(ctx, topic)) },
 		"Ready":                    func() error { return last(a.Ready(ctx, topic)) },
 		"Schedules":                func() error { return last(a.Schedules(ctx, topic)) },
-		"SchedulesOf":              func() error { return last(a.SchedulesOf(ctx, topic)) },
 		"Stats":                    func() error { return last(a.Stats(ctx, topic)) },
 		"Tail":                     func() error { return tailOnce(ctx, a, topic) },
 		"Topics":                   func() error { _, _, err := a.Topics(ctx, "", 0); return err },
@@ -185,12 +184,19 @@ func TestLooksChangeNothing(t *testing.T) {
 		},
 		"Workers": func() error { return last(a.Workers(ctx, topic)) },
 
-		"DeleteGroup":      func() error { return last(a.DeleteGroup(ctx, topic, "a", true)) },
-		"DeleteIdleGroups": func() error { return last(a.DeleteIdleGroups(ctx, topic, time.Minute, true)) },
-		"DeleteTopic":      func() error { return last(a.DeleteTopic(ctx, topic, true)) },
-		"MoveDead":         func() error { return last(a.MoveDead(ctx, topic, "a", "to", admin.Bulk{DryRun: true})) },
-		"PurgeDead":        func() error { return last(a.PurgeDead(ctx, topic, "a", admin.Bulk{DryRun: true})) },
-		"RequeueAll":       func() error { return last(a.RequeueAll(ctx, topic, "a", admin.Bulk{DryRun: true})) },
+		"DeleteGroup": func() error { return last(a.DeleteGroup(ctx, topic, "a", admin.DeleteOptions{DryRun: true})) },
+		"DeleteIdleGroups": func() error {
+			return last(a.DeleteIdleGroups(ctx, topic, admin.IdleOptions{Idle: time.Minute, DryRun: true}))
+		},
+		"RemoveSchedule": func() error {
+			err := last(a.RemoveSchedule(ctx, topic, "none", admin.DeleteOptions{DryRun: true}))
+			require.ErrorIs(w.t, err, admin.ErrNotFound)
+			return nil
+		},
+		"DeleteTopic": func() error { return last(a.DeleteTopic(ctx, topic, admin.DeleteOptions{DryRun: true})) },
+		"MoveDead":    func() error { return last(a.MoveDead(ctx, topic, admin.Bulk{Group: "a", To: "to", DryRun: true})) },
+		"PurgeDead":   func() error { return last(a.PurgeDead(ctx, topic, admin.Bulk{Group: "a", DryRun: true})) },
+		"RequeueAll":  func() error { return last(a.RequeueAll(ctx, topic, admin.Bulk{Group: "a", DryRun: true})) },
 	}
 	before := w.contents()
 	methods := reflect.TypeFor[*admin.Admin]()

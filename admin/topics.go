@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
@@ -118,8 +119,6 @@ type GroupStats struct {
 
 // Stats returns the content of a topic, read in one atomic step. A partitioned topic is read in a
 // step for each partition: see Stats.Partitions.
-//
-// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (a *Admin) Stats(ctx context.Context, topic string) (Stats, error) {
 	s, err := a.stats(ctx, topic)
 	if err == nil {
@@ -168,6 +167,18 @@ func (s Stats) ofPlain() []Stats {
 	return []Stats{s}
 }
 
+// DeleteOptions are the options of DeleteTopic, DeleteGroup and RemoveSchedule. The zero value
+// deletes.
+type DeleteOptions struct {
+	DryRun bool // count what would be deleted, and delete nothing
+}
+
+// IdleOptions are the options of DeleteIdleGroups.
+type IdleOptions struct {
+	Idle   time.Duration // for how long a group has had no subscriber; required, at least a minute
+	DryRun bool          // count what would be deleted, and delete nothing
+}
+
 // Removal is what was removed, or would be removed in a dry run.
 type Removal struct {
 	Groups   []string `json:"groups"`
@@ -175,12 +186,9 @@ type Removal struct {
 	DryRun   bool     `json:"dry_run"`
 }
 
-// GroupsWithoutSubscribers returns the groups that have had no subscriber for at least idle, and
-// whose ready messages have waited as long. With idle 0 it may include a group whose subscriber is
-// just being woken. The group of a Redis Stream is never included. A group of a partitioned topic
-// is included if it has had no subscriber in any partition.
-//
-// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
+// GroupsWithoutSubscribers returns the groups that have had no subscriber for at least idle, in any
+// partition, and whose ready messages have waited as long. With idle 0 it may include a group whose
+// subscriber is just being woken. The group of a Redis Stream is never included.
 func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle time.Duration) ([]GroupStats, error) {
 	stats, err := a.Stats(ctx, topic)
 	if err != nil {
@@ -221,17 +229,13 @@ func idleGroups(stats Stats, idle time.Duration) []GroupStats {
 
 // DeleteIdleGroups removes the groups that GroupsWithoutSubscribers returns, with all their
 // messages. The step that removes a group checks again that it has no subscriber, and that none has
-// claimed for 90 seconds. idle must be at least a minute. A subscriber that is being woken, or has
-// just settled its messages, is not visible for a moment. After an outage of Redis, or a jump of
-// its clock, wait two minutes, until all subscribers have claimed again.
-// SubscriberConfig.GroupExpiry does the same automatically.
-//
-// Errors wrap ErrNotFound, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden or ErrLayout, or come
-// from ctx or Redis.
-func (a *Admin) DeleteIdleGroups(ctx context.Context, topic string, idle time.Duration, dryRun bool) (Removal, error) {
-	removal := Removal{DryRun: dryRun}
-	if idle < time.Minute {
-		return removal, fmt.Errorf("delete idle groups: %w: idle is %v, want at least %v", ErrInvalidArgument, idle, time.Minute)
+// claimed for 90 seconds. After an outage of Redis, or a jump of its clock, wait two minutes, until
+// all subscribers have claimed again. Errors wrap ErrInvalidArgument if IdleOptions.Idle is shorter
+// than a minute.
+func (a *Admin) DeleteIdleGroups(ctx context.Context, topic string, o IdleOptions) (Removal, error) {
+	removal := Removal{DryRun: o.DryRun}
+	if o.Idle < time.Minute {
+		return removal, fmt.Errorf("delete idle groups: %w: Idle is %v, want at least %v", ErrInvalidArgument, o.Idle, time.Minute)
 	}
 	stats, err := a.Stats(ctx, topic)
 	if err != nil {
@@ -240,7 +244,7 @@ func (a *Admin) DeleteIdleGroups(ctx context.Context, topic string, idle time.Du
 	if err := unreadable(stats); err != nil {
 		return removal, fmt.Errorf("delete idle groups: %w", err)
 	}
-	groups := idleGroups(stats, idle)
+	groups := idleGroups(stats, o.Idle)
 	for _, s := range stats.ofPlain() {
 		t, err := a.topic(ctx, s.Topic, rights.Removing)
 		if err != nil {
@@ -248,13 +252,13 @@ func (a *Admin) DeleteIdleGroups(ctx context.Context, topic string, idle time.Du
 		}
 		for _, g := range s.Groups {
 			removed := slices.ContainsFunc(groups, func(idle GroupStats) bool { return idle.Group == g.Group })
-			if removed && !dryRun {
-				if removed, err = t.RemoveIdle(ctx, g.Group, idle); err != nil {
+			if removed && !o.DryRun {
+				if removed, err = t.RemoveIdle(ctx, g.Group, o.Idle); err != nil {
 					return removal, fmt.Errorf("delete group %q of topic %q: %w", g.Group, s.Topic, err)
 				}
 			}
 			if removed {
-				removal.add(Removal{Groups: []string{g.Group}, Messages: g.holds(), DryRun: dryRun})
+				removal.add(Removal{Groups: []string{g.Group}, Messages: g.holds(), DryRun: o.DryRun})
 			}
 		}
 	}
@@ -276,13 +280,13 @@ func (g GroupStats) holds() int { return g.Ready + g.InHand + g.Retrying + g.Dea
 
 // DeleteGroup removes a group of a topic with all its messages, in chunks of about 1,000. Other
 // groups lose nothing. If a subscriber uses the group, it is created again, empty. If the call ends
-// early, a scheduler completes it. The group of a Redis Stream can only be removed with its topic.
-//
-// Errors wrap ErrNotFound, ErrTopicMode, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from
-// ctx or Redis.
-func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun bool) (Removal, error) {
-	group = groupName(group)
-	return over(ctx, a, topic, func(plain string) (Removal, error) { return a.deleteGroup(ctx, plain, group, dryRun) }, (*Removal).add)
+// early, a scheduler completes it. Errors wrap ErrInvalidArgument if group is "", because no group
+// is deleted without being named, or ErrTopicMode for the group of a Redis Stream.
+func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, o DeleteOptions) (Removal, error) {
+	if group == "" {
+		return Removal{}, fmt.Errorf("delete group: %w: no group is named; the default one is %q", ErrInvalidArgument, redisdelay.DefaultConsumerGroup)
+	}
+	return over(ctx, a, topic, func(plain string) (Removal, error) { return a.deleteGroup(ctx, plain, group, o.DryRun) }, (*Removal).add)
 }
 
 func (a *Admin) deleteGroup(ctx context.Context, topic, group string, dryRun bool) (Removal, error) {
@@ -310,25 +314,18 @@ func (a *Admin) deleteGroup(ctx context.Context, topic, group string, dryRun boo
 	return Removal{}, fmt.Errorf("delete group %q of topic %q: %w", group, topic, ErrNotFound)
 }
 
-// DeleteTopic removes a topic and all its messages in one step, or in steps of 100 groups if it has
-// more. If the call ends between steps, the topic remains without groups. A scheduler, Check,
-// Repair or another DeleteTopic then removes the rest. The server frees the memory in the
-// background.
-//
-// With a partitioned topic, the number that SetPartitions has set is forgotten, too.
-//
-// The topic's Redis Stream, if any, stays. If the topic does not exist but Topics lists it, its
-// name is removed. Stop publishers and subscribers first, because they would create the topic
-// again.
-//
-// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
-func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Removal, error) {
+// DeleteTopic removes a topic, its groups and all its messages. If it has more than a hundred
+// groups and the call ends early, the topic remains without groups, and a scheduler removes the
+// rest. Of a partitioned topic the number that SetPartitions has set is forgotten, too. A Redis
+// Stream of the topic stays. If the topic does not exist but Topics lists it, its name is removed.
+// Stop publishers and subscribers first, because they would create the topic again.
+func (a *Admin) DeleteTopic(ctx context.Context, topic string, o DeleteOptions) (Removal, error) {
 	partitioned := false
 	removal, err := over(ctx, a, topic, func(plain string) (Removal, error) {
 		partitioned = partitioned || plain != topic
-		return a.deleteTopic(ctx, plain, dryRun)
+		return a.deleteTopic(ctx, plain, o.DryRun)
 	}, (*Removal).add)
-	if err == nil && partitioned && !dryRun {
+	if err == nil && partitioned && !o.DryRun {
 		err = queue.SetPartitioning(ctx, a.client, a.config.KeyPrefix, topic, queue.Partitioning{})
 	}
 	return removal, err

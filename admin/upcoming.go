@@ -34,12 +34,9 @@ type Bucket struct {
 	Retrying int       `json:"retrying"` // retries of the group
 }
 
-// Upcoming counts exactly how many messages become due in each interval, in one atomic step. The
-// step is short whatever the number of messages. A partitioned topic takes a step for each
-// partition.
-//
-// Errors wrap ErrNotFound for a topic or a Group that does not exist, ErrInvalidArgument,
-// ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
+// Upcoming counts exactly how many messages become due in each interval, in one atomic step, or in
+// one for each partition. The step is short whatever the number of messages. Errors wrap
+// ErrInvalidArgument for a wrong Load.
 func (a *Admin) Upcoming(ctx context.Context, topic string, load Load) ([]Bucket, error) {
 	return over(ctx, a, topic, func(plain string) ([]Bucket, error) {
 		buckets, err := a.upcoming(ctx, plain, load)

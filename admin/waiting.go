@@ -12,20 +12,16 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
 
-// Cancel removes a message that waits for its due time or for a retry. In a partitioned topic, the
-// message is looked for in all partitions, whatever its partition key is, and whatever the number
-// of partitions was.
+// Cancel removes a message that waits for its due time or for a retry. In a partitioned topic it is
+// looked for in all partitions, whatever their number was.
 //
 // With ByID it is removed from all groups in which it waits for a retry. A group that has it ready
 // or in hand keeps it. If no group keeps it, its delay ID is free again.
 //
 // With ByDelayID the message that waits for its due time is meant. If there is none, all messages
 // are removed that retry under the delay ID, from all groups. If a group has one of them ready, in
-// hand or dead, nothing changes, and the error wraps ErrTooLate and names the state in each group.
-// Retries are searched, 1,000 a step.
-//
-// Errors wrap ErrNotFound, ErrTooLate, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden or
-// ErrLayout, or come from ctx or Redis.
+// hand or dead, nothing changes. Then the error wraps ErrTooLate, and names the state in each
+// group. Errors also wrap ErrInvalidArgument for a Ref that names none.
 func (a *Admin) Cancel(ctx context.Context, topic string, message Ref) error {
 	return a.about(ctx, topic, message, "cancel", rights.Cancelling, func(t *operate.Topic) error {
 		return t.Cancel(ctx, message.ref)
@@ -35,17 +31,14 @@ func (a *Admin) Cancel(ctx context.Context, topic string, message Ref) error {
 }
 
 // Reschedule changes the due time of a message that waits for its first delivery, or for a retry in
-// one or more groups. ByID and ByDelayID mean the same messages as for Cancel. A waiting message
-// keeps its delay ID until the new due time. The delay ID of a retrying message is free already, or
-// will be at the end of its window. A retry keeps its group and its number of deliveries.
+// one or more groups. The zero When delivers it now. ByID and ByDelayID mean the same messages as
+// for Cancel, and errors are the same. A waiting message keeps its delay ID until the new due time.
+// A retry keeps its group and its number of deliveries.
 //
-// A due time at or after the message's expires_at is refused with ErrPastExpiry, unless on_expiry
-// is "deliver". The expiry of a requeued dead letter does not count. The Unmarshaler of the Config
-// reads it; of a message that the Unmarshaler refuses it does not count either.
-//
-// Errors wrap ErrNotFound, ErrTooLate, ErrExists, ErrPastExpiry, ErrInvalidArgument,
-// ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from ctx or Redis. ErrExists
-// means that the message was due and another message has its delay ID now.
+// Errors wrap ErrPastExpiry if the due time is at or after the message's expires_at, unless
+// on_expiry is "deliver". The expiry of a requeued dead letter does not count, nor one that
+// Config.Unmarshaler cannot read. They wrap ErrExists if the message was due and another one has
+// its delay ID now.
 func (a *Admin) Reschedule(ctx context.Context, topic string, message Ref, when When) error {
 	if when.err != nil {
 		return fmt.Errorf("reschedule: %w", when.err)
@@ -55,14 +48,6 @@ func (a *Admin) Reschedule(ctx context.Context, topic string, message Ref, when 
 	}, func(t *operate.Topic) error {
 		return t.RescheduleRetries(ctx, message.ref.DelayID, when.due, a.expiryOf(t))
 	})
-}
-
-// DeliverNow makes a waiting message due now. It is Reschedule with the zero When.
-//
-// Errors wrap ErrNotFound, ErrTooLate, ErrExists, ErrPastExpiry, ErrInvalidArgument,
-// ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from ctx or Redis.
-func (a *Admin) DeliverNow(ctx context.Context, topic string, message Ref) error {
-	return a.Reschedule(ctx, topic, message, When{})
 }
 
 // expiryOf returns a function that reads from when on it is too late for a message of a topic.

@@ -49,12 +49,10 @@ type Worker struct {
 // MarshalJSON writes the fields as docs/control.md says.
 func (w Worker) MarshalJSON() ([]byte, error) { return object(w) }
 
-// Workers returns who subscribes to a topic, by group, host and PID. A subscription is gone when it
-// is closed. If its process ends without that, it is gone 90 seconds after it was last seen, or
-// later if its LeaseDuration is more than 90 seconds, and when its leases are over. A topic with a
-// Redis Stream has none. A subscription to a partitioned topic is one to each partition.
-//
-// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
+// Workers returns who subscribes to a topic, by group, host and PID, for each partition. A
+// subscription is gone when it is closed. If its process ends without that, it is gone when its
+// leases are over, and 90 seconds after it was last seen, or later if its LeaseDuration is longer.
+// A topic with a Redis Stream has none.
 func (a *Admin) Workers(ctx context.Context, topic string) ([]Worker, error) {
 	return over(ctx, a, topic, func(plain string) ([]Worker, error) { return a.workers(ctx, plain) }, appendTo)
 }

@@ -51,34 +51,32 @@ func span(text string) (time.Duration, error) {
 	return d, nil
 }
 
+// scopeOf returns what a form pauses: a group if the form has one, else the topic.
+func scopeOf(c *call) (topic, group string, scope admin.Scope) {
+	topic, group = c.q("t"), c.q("g")
+	if group != "" {
+		scope = admin.InGroup(group)
+	}
+	return topic, group, scope
+}
+
 func (d *Dashboard) pause(c *call) (string, error) {
-	topic, group := c.q("t"), c.q("g")
-	o := admin.PauseOptions{By: c.user.Name, Why: strings.TrimSpace(c.q("why"))}
+	topic, group, scope := scopeOf(c)
+	o := admin.PauseOptions{Scope: scope, By: c.user.Name, Why: strings.TrimSpace(c.q("why"))}
 	if text := strings.TrimSpace(c.q("for")); text != "" {
 		var wrong error
 		if o.For, wrong = span(text); wrong != nil {
 			return "", wrong
 		}
 	}
-	act := admin.Act{By: c.user.Name, Action: "pause", Topic: topic, Group: group, Detail: o.Why}
-	var err error
-	if group == "" {
-		_, err = d.admin.Pause(c.ctx, topic, o)
-	} else {
-		_, err = d.admin.PauseGroup(c.ctx, topic, group, o)
-	}
-	d.record(c.ctx, act, err)
+	_, err := d.admin.Pause(c.ctx, topic, o)
+	d.record(c.ctx, admin.Act{By: c.user.Name, Action: "pause", Topic: topic, Group: group, Detail: o.Why}, err)
 	return d.back("/topic", "Paused. Messages still become ready, but nobody gets them.", "t", topic), err
 }
 
 func (d *Dashboard) resume(c *call) (string, error) {
-	topic, group := c.q("t"), c.q("g")
-	var err error
-	if group == "" {
-		_, err = d.admin.Resume(c.ctx, topic)
-	} else {
-		_, err = d.admin.ResumeGroup(c.ctx, topic, group)
-	}
+	topic, group, scope := scopeOf(c)
+	_, err := d.admin.Resume(c.ctx, topic, admin.ResumeOptions{Scope: scope})
 	d.record(c.ctx, admin.Act{By: c.user.Name, Action: "resume", Topic: topic, Group: group}, err)
 	return d.back("/topic", "Resumed.", "t", topic), err
 }
@@ -87,21 +85,22 @@ func (d *Dashboard) resume(c *call) (string, error) {
 func (d *Dashboard) settle(c *call) (string, error) {
 	topic, group, id := c.q("t"), c.q("g"), c.q("id")
 	act := admin.Act{By: c.user.Name, Topic: topic, Group: group, MessageID: id}
+	message := admin.GroupMessage{Group: group, ID: id}
 	said, gone := "", false
 	var err error
 	switch c.PathValue("do") {
 	case "requeue":
 		act.Action, said = "requeue", "Requeued: it is ready again."
-		err = d.admin.Requeue(c.ctx, topic, group, id)
+		err = d.admin.Requeue(c.ctx, topic, message)
 	case "delete":
 		act.Action, said, gone = "delete", "Deleted.", true
-		err = d.admin.DeleteDead(c.ctx, topic, group, id)
+		err = d.admin.DeleteDead(c.ctx, topic, message)
 	case "now":
 		act.Action, said = "deliver now", "It is due now."
-		err = d.admin.DeliverNow(c.ctx, topic, admin.ByID(id))
+		err = d.admin.Reschedule(c.ctx, topic, admin.ByID(id), admin.When{})
 	case "kill":
 		act.Action, act.Detail, said = "kill", strings.TrimSpace(c.q("why")), "It is a dead letter now."
-		_, err = d.admin.Kill(c.ctx, topic, group, id, act.Detail)
+		_, err = d.admin.Kill(c.ctx, topic, message, admin.KillOptions{Reason: act.Detail})
 	case "cancel":
 		act.Action, said, gone = "cancel", "Cancelled: nobody gets it any more.", true
 		err = d.admin.Cancel(c.ctx, topic, admin.ByID(id))

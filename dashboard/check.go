@@ -10,11 +10,11 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/admin"
 )
 
-// inspector is an operation that has findings. done is how many violations it mended.
+// inspector is work that has findings. done is how many violations it mended.
 type inspector func(ctx context.Context, a *admin.Admin, topic string, progress func(admin.Progress)) (done int, found *findings, err error)
 
-// checking is the operation that only checks. Nobody has to confirm it.
-var checking = bulk{Name: "check", Verb: "Check", Unit: "entry",
+// checking only checks. Nobody has to confirm it.
+var checking = work{Operation: admin.Operation{Name: "check", Verb: "check", Unit: "entry"},
 	inspect: func(ctx context.Context, a *admin.Admin, topic string, progress func(admin.Progress)) (int, *findings, error) {
 		report, err := a.Check(ctx, topic, progress)
 		if err != nil {
@@ -26,6 +26,11 @@ var checking = bulk{Name: "check", Verb: "Check", Unit: "entry",
 		}
 		return 0, found.sorted(), nil
 	}}
+
+// mending mends what a check found.
+var mending = work{inspect: repair, Operation: admin.Operation{Name: "repair", Verb: "mend", Unit: "violation",
+	Effect: "All data is checked again, and what is safe to mend is mended. No message that has its body is lost. " +
+		"A message that is in no state is delivered again to all groups, even if some had it already."}}
 
 func repair(ctx context.Context, a *admin.Admin, topic string, progress func(admin.Progress)) (int, *findings, error) {
 	repaired, err := a.Repair(ctx, topic, progress)

@@ -248,7 +248,7 @@ func TestTheTimelineSaysWhatIsKnown(t *testing.T) {
 		_, body := s.get(address)
 		return containsAll(body, "Failed, and waits for its next delivery", "1 delivery of at most 3 failed", ">in 59 min", `<span class="chip">g</span>`)
 	}, testkit.Soon, 10*time.Millisecond)
-	_, err := s.admin.Kill(ctx, "orders", "g", d.ID, "enough")
+	_, err := s.admin.Kill(ctx, "orders", admin.GroupMessage{Group: "g", ID: d.ID}, admin.KillOptions{Reason: "enough"})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		_, body := s.get(address)

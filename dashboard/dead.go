@@ -23,6 +23,7 @@ type deadPage struct {
 	Contents     bool
 	Retention    time.Duration
 	Jobs         []jobView
+	Works        []work // on the dead letters
 }
 
 // deadRow is a reason and its dead letters.
@@ -33,7 +34,7 @@ type deadRow struct {
 }
 
 func (d *Dashboard) dead(c *call) (*view, error) {
-	p := &deadPage{Topic: c.q("t"), Group: c.q("g"), Contents: c.user.Contents}
+	p := &deadPage{Topic: c.q("t"), Group: c.q("g"), Contents: c.user.Contents, Works: worksOn(admin.Dead)}
 	stats, err := d.read(c.ctx, p.Topic)
 	if err != nil {
 		return nil, err
@@ -46,7 +47,7 @@ func (d *Dashboard) dead(c *call) (*view, error) {
 	}
 	if p.Dead > 0 {
 		reasons, err := cached(c.ctx, &d.reads, fmt.Sprintf("dead:%q:%s", p.Group, p.Topic), func(ctx context.Context) (admin.DeadReasons, error) {
-			return d.admin.DeadReasons(ctx, p.Topic, p.Group, admin.Bulk{Limit: deadLooked})
+			return d.admin.DeadReasons(ctx, p.Topic, admin.Bulk{Group: p.Group, Limit: deadLooked})
 		})
 		if err != nil {
 			return nil, err

@@ -36,7 +36,7 @@ type job struct {
 // jobView is what a page shows of a job.
 type jobView struct {
 	ID, By       string
-	Bulk         bulk
+	Work         work
 	Target       target
 	Count        int // how many are to be changed
 	Looked, Done int
@@ -47,7 +47,7 @@ type jobView struct {
 }
 
 // Checks returns whether the job only checks.
-func (j jobView) Checks() bool { return j.Bulk.Name == checking.Name }
+func (j jobView) Checks() bool { return j.Work.Name == checking.Name }
 
 // Percent returns how much is done. How many entries a check reads is only about known.
 func (j jobView) Percent() int {
@@ -70,14 +70,14 @@ func (j jobView) Title() string {
 	if j.Checks() {
 		return "Check of " + j.Target.Topic
 	}
-	return j.Bulk.Verb + " " + texts.Many(j.Count, j.Bulk.Unit)
+	return j.Work.Caption() + " " + texts.Many(j.Count, j.Work.Unit)
 }
 
 // Running returns whether it is not at its end.
 func (j jobView) Running() bool { return j.Ended.IsZero() }
 
 // start begins a job and returns its ID.
-func (s *jobs) start(d *Dashboard, b bulk, t target, user User, count int) (string, error) {
+func (s *jobs) start(d *Dashboard, w work, t target, user User, count int) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	running := 0
@@ -86,13 +86,13 @@ func (s *jobs) start(d *Dashboard, b bulk, t target, user User, count int) (stri
 			continue
 		}
 		running++
-		if b.Name != j.view.Bulk.Name {
+		if w.Name != j.view.Work.Name {
 			continue
 		}
 		switch {
-		case b.Name == checking.Name:
+		case w.Name == checking.Name:
 			return "", &refusal{http.StatusTooManyRequests, "Another topic is being checked. Wait until that ends."}
-		case b.inspect != nil && j.view.Target.Topic == t.Topic:
+		case w.inspect != nil && j.view.Target.Topic == t.Topic:
 			return "", &refusal{http.StatusTooManyRequests, "The topic is being mended already. Wait until that ends."}
 		}
 	}
@@ -100,7 +100,7 @@ func (s *jobs) start(d *Dashboard, b bulk, t target, user User, count int) (stri
 		return "", &refusal{http.StatusTooManyRequests, "Too many operations run. Wait until one ends. Nothing was changed."}
 	}
 	ctx, cancel := context.WithCancel(d.running)
-	j := &job{view: jobView{ID: rand.Text(), By: user.Name, Bulk: b, Target: t, Count: count, Began: d.sweep.now()}, cancel: cancel}
+	j := &job{view: jobView{ID: rand.Text(), By: user.Name, Work: w, Target: t, Count: count, Began: d.sweep.now()}, cancel: cancel}
 	if s.all = append(s.all, j); len(s.all) > maxJobs {
 		s.forgetOne()
 	}
@@ -125,8 +125,8 @@ func (s *jobs) forgetOne() {
 
 // run does the work of a job, and records its beginning and its end.
 func (s *jobs) run(ctx context.Context, d *Dashboard, j *job) {
-	b, t := j.view.Bulk, j.view.Target
-	act := admin.Act{By: j.view.By, Action: b.Name, Topic: t.Topic, Group: t.Group, Schedule: t.Schedule, Detail: fmt.Sprintf("begins with %s", texts.Many(j.view.Count, b.Unit))}
+	w, t := j.view.Work, j.view.Target
+	act := admin.Act{By: j.view.By, Action: w.Name, Topic: t.Topic, Group: t.Group, Schedule: t.Schedule, Detail: fmt.Sprintf("begins with %s", texts.Many(j.view.Count, w.Unit))}
 	if t.Reason != "" {
 		act.Detail += fmt.Sprintf(", reason %q", t.Reason)
 	}
@@ -145,7 +145,7 @@ func (s *jobs) run(ctx context.Context, d *Dashboard, j *job) {
 	guard(&err, func() {
 		record(nil)
 		guard(&err, func() { done, found, err = s.work(ctx, d, j) })
-		act.Detail = "done: " + texts.Many(done, b.Unit)
+		act.Detail = "done: " + texts.Many(done, w.Unit)
 		record(err)
 	})
 	said := ""
@@ -158,7 +158,7 @@ func (s *jobs) run(ctx context.Context, d *Dashboard, j *job) {
 	j.view.Ended, j.view.Done = d.sweep.now(), done
 	j.view.Stopped, j.view.Err = stopped, said
 	s.mu.Unlock()
-	if b.Name == "remove-topic" && err == nil {
+	if w.Of == admin.OfTopic && w.Deletes && err == nil {
 		d.sweep.forget(t.Topic)
 	}
 }
@@ -180,11 +180,15 @@ func (s *jobs) work(ctx context.Context, d *Dashboard, j *job) (done int, found 
 		defer s.mu.Unlock()
 		j.view.Looked, j.view.Done = p.Looked, p.Done
 	}
-	if j.view.Bulk.inspect != nil {
-		return j.view.Bulk.inspect(ctx, d.admin, j.view.Target.Topic, progress)
+	if j.view.Work.inspect != nil {
+		return j.view.Work.inspect(ctx, d.admin, j.view.Target.Topic, progress)
 	}
-	limits := admin.Bulk{Filter: j.view.Target.filter(), Limit: j.view.Count, Progress: progress}
-	done, err = j.view.Bulk.run(ctx, d.admin, j.view.Target, limits)
+	doing := j.view.Target.bulk()
+	doing.Progress = progress
+	if !j.view.Work.Whole() {
+		doing.Limit = j.view.Count
+	}
+	done, err = j.view.Work.Run(ctx, d.admin, j.view.Target.Topic, doing)
 	return done, nil, err
 }
 
@@ -220,7 +224,7 @@ func (s *jobs) mended(topic string, since time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.ContainsFunc(s.all, func(j *job) bool {
-		return j.view.Bulk.Name == mending && j.view.Target.Topic == topic && !j.view.Began.Before(since)
+		return j.view.Work.Name == mending.Name && j.view.Target.Topic == topic && !j.view.Began.Before(since)
 	})
 }
 
@@ -230,7 +234,7 @@ func (d *Dashboard) job(c *call) (*view, error) {
 		return nil, errNoJob
 	}
 	crumbs := []crumb{{"Topics", d.address("/")}}
-	if j.Bulk.Name != "remove-topic" {
+	if j.Work.Of != admin.OfTopic || !j.Work.Deletes {
 		crumbs = append(crumbs, crumb{j.Target.Topic, d.address("/topic", "t", j.Target.Topic)})
 	}
 	return &view{Title: j.Title(), Crumbs: crumbs, Now: d.sweep.now(), Live: true, Data: j}, nil
@@ -244,7 +248,7 @@ func (d *Dashboard) stopJob(c *call) (string, error) {
 	}
 	j.cancel()
 	if t := seen.Target; seen.Running() && !seen.Checks() {
-		d.record(c.ctx, admin.Act{By: c.user.Name, Action: "stop", Topic: t.Topic, Group: t.Group, Schedule: t.Schedule, Detail: seen.Bulk.Name}, nil)
+		d.record(c.ctx, admin.Act{By: c.user.Name, Action: "stop", Topic: t.Topic, Group: t.Group, Schedule: t.Schedule, Detail: seen.Work.Name}, nil)
 	}
 	return d.address("/job", "id", c.q("id")), nil
 }

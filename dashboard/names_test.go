@@ -92,7 +92,7 @@ func TestFormsWorkForEveryName(t *testing.T) {
 	_, body := s.get("/messages?" + values.Encode())
 	require.Contains(t, body, id)
 
-	reasons, err := s.admin.DeadReasons(ctx, odd, "g", admin.Bulk{})
+	reasons, err := s.admin.DeadReasons(ctx, odd, admin.Bulk{Group: "g"})
 	require.NoError(t, err)
 	address := "/confirm?do=purge&g=g&t=" + q
 	for _, r := range reasons.Reasons {

@@ -317,3 +317,46 @@ func TestThePageOfATopicSaysWhoIsActive(t *testing.T) {
 	require.Equal(t, 1, strings.Count(body, `<span class="chip">active</span>`))
 	require.Equal(t, 1, strings.Count(body, `<span class="chip">stands by</span>`))
 }
+
+// The buttons, and what the forms ask for, are those of the table of operations.
+func TestOperationsAreThoseOfTheTable(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, operator)
+	s.die("orders", "x", "y")
+	_, page := s.get("/dead?t=orders&g=g")
+	for _, o := range admin.Operations() {
+		caption := strings.ToUpper(o.Verb[:1]) + o.Verb[1:]
+		if o.State == admin.Dead {
+			require.Equal(t, 3, strings.Count(page, "do="+o.Name+"&"), "%s: for each reason, and for all", o.Name)
+			require.Contains(t, page, caption+" all…")
+		} else {
+			require.NotContains(t, page, "do="+o.Name+"&")
+		}
+		if o.Of == admin.OfSchedule {
+			continue
+		}
+		_, form := s.get("/confirm?do=" + o.Name + "&t=orders&g=g&s=x&to=other&reason=")
+		require.Contains(t, form, o.Effect)
+		require.Contains(t, form, caption+" 2 "+o.Unit+"s")
+		require.Equal(t, o.Spreads, strings.Contains(form, `name="spread"`), o.Name)
+		require.Equal(t, o.Moves, strings.Contains(form, `name="to"`), o.Name)
+		require.Equal(t, o.Deletes, strings.Contains(form, "This cannot be undone."), o.Name)
+		require.Equal(t, o.Of == admin.OfGroup, strings.Contains(form, "<dt>Group</dt>"), o.Name)
+	}
+}
+
+func TestDeadLettersMoveOverATime(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, operator)
+	s.die("orders", "x", "y")
+	form := []string{"do", "move", "t", "orders", "g", "g", "count", "2", "typed-name", "orders", "typed-count", "2", "spread", "10h"}
+	status, _ := s.post("/confirm", form...)
+	require.Equal(t, http.StatusBadRequest, status, "no topic to move to")
+	status, to := s.post("/confirm", append(form, "to", " retired ")...)
+	require.Equal(t, http.StatusSeeOther, status)
+	require.Eventually(t, func() bool { _, body := s.get(to); return strings.Contains(body, "<strong>Done</strong>: 2 of 2") }, testkit.Soon, time.Millisecond)
+	moved, err := s.admin.List(ctx, "retired", admin.Query{State: admin.Waiting})
+	require.NoError(t, err)
+	require.Len(t, moved.Messages, 2) // nobody schedules the topic
+	require.InDelta(t, 5*time.Hour, moved.Messages[1].Places[0].At.Sub(moved.Messages[0].Places[0].At), float64(time.Minute))
+}

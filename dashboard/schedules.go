@@ -3,6 +3,7 @@ package dashboard
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -140,12 +141,13 @@ func (d *Dashboard) schedulesOfMany(ctx context.Context, p *schedulesPage, page 
 		return err
 	}
 	topics = topics[(p.Page-1)*topicsOfSchedules : min(p.Page*topicsOfSchedules, len(topics))]
-	found, err := d.admin.SchedulesOf(ctx, topics...)
+	found, err := d.admin.Schedules(ctx, topics...)
 	if err != nil {
 		return err
 	}
 	for _, t := range found {
 		switch {
+		case errors.Is(t.Err, admin.ErrNotFound): // it was removed meanwhile
 		case t.Err != nil:
 			p.Unread++
 			p.Why = cmp.Or(p.Why, t.Err.Error())
@@ -162,7 +164,11 @@ func (d *Dashboard) schedulesOfMany(ctx context.Context, p *schedulesPage, page 
 // schedulesOf returns the schedules of a topic.
 func (d *Dashboard) schedulesOf(ctx context.Context, topic string) ([]admin.Schedule, error) {
 	return cached(ctx, &d.reads, "schedules:"+topic, func(ctx context.Context) ([]admin.Schedule, error) {
-		return d.admin.Schedules(ctx, topic)
+		all, err := d.admin.Schedules(ctx, topic)
+		if err != nil {
+			return nil, err
+		}
+		return all[0].Schedules, all[0].Err
 	})
 }
 
@@ -269,7 +275,6 @@ const (
 	actPauseSchedule  = "pause-schedule"
 	actResumeSchedule = "resume-schedule"
 	actRunSchedule    = "run-schedule"
-	actRemoveSchedule = "remove-schedule"
 )
 
 // amend changes one schedule.

@@ -2,7 +2,6 @@ package dashboard_test
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"net/url"
 	"testing"
@@ -39,10 +38,8 @@ func (s *site) recur(schedules ...periodic.Schedule) {
 func (s *site) schedule(topic, name string) admin.Schedule {
 	s.t.Helper()
 	all, err := s.admin.Schedules(ctx, topic)
-	if !errors.Is(err, admin.ErrNotFound) {
-		require.NoError(s.t, err)
-	}
-	for _, one := range all {
+	require.NoError(s.t, err)
+	for _, one := range all[0].Schedules {
 		if one.Name == name {
 			return one
 		}
@@ -108,7 +105,7 @@ func TestSchedulesAreShownAndChanged(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, status)
 
 	_, body = s.get("/confirm?do=remove-schedule&t=reports&s=a%2Fb+c")
-	require.Contains(t, body, "Remove schedule with 0 waiting occurrences")
+	require.Contains(t, body, "Remove the schedule with 0 waiting occurrences")
 	require.Contains(t, body, "Type the name of the schedule to confirm")
 	form := []string{"do", "remove-schedule", "t", "reports", "s", "a/b c", "count", "0", "typed-count", "0", "typed-name"}
 	status, _ = s.post("/confirm", append(form, "reports")...)

@@ -369,7 +369,7 @@ func TestDeadLettersKeepTheLink(t *testing.T) {
 	carried := propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier(dead.Metadata))
 	require.Equal(t, id(w.span("publish orders")), trace.SpanContextFromContext(carried).SpanID())
 
-	require.NoError(t, w.server.Admin().Requeue(ctx, "orders", group, dead.ID))
+	require.NoError(t, w.server.Admin().Requeue(ctx, "orders", admin.GroupMessage{Group: group, ID: dead.ID}))
 	w.server.Advance(time.Millisecond)
 	again := w.spans("process orders", 2)[1]
 	require.False(t, again.Parent.IsValid())
@@ -386,7 +386,7 @@ func TestDeadLettersOfOneCauseHaveOneReason(t *testing.T) {
 	w.publish("orders", order("a"), order("b"))
 	w.spans("process orders", 2)
 	w.server.AwaitDrained(t, "orders")
-	reasons, err := w.server.Admin().DeadReasons(ctx, "orders", group, admin.Bulk{})
+	reasons, err := w.server.Admin().DeadReasons(ctx, "orders", admin.Bulk{Group: group})
 	require.NoError(t, err)
 	require.Len(t, reasons.Reasons, 1)
 	require.Equal(t, 2, reasons.Reasons[0].Count)
@@ -415,7 +415,7 @@ func TestMovedDeadLettersKeepTheLink(t *testing.T) {
 	w.handle("second chance", succeed)
 	w.publish("orders", order("a"))
 	w.dead("orders")
-	moved, err := w.server.Admin().MoveDead(ctx, "orders", group, "second chance", admin.Bulk{})
+	moved, err := w.server.Admin().MoveDead(ctx, "orders", admin.Bulk{Group: group, To: "second chance"})
 	require.NoError(t, err)
 	require.Equal(t, 1, moved)
 	w.server.Advance(time.Millisecond)

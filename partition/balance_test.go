@@ -313,7 +313,7 @@ func TestAPausedPartitionDoesNotStopTheSpreading(t *testing.T) {
 			two.Look(topic)
 			return slices.Equal(shares(t, s, n), []int{2, 2})
 		}, "the others spread")
-		_, err = a.Resume(ctx, paused)
+		_, err = a.Resume(ctx, paused, admin.ResumeOptions{})
 		require.NoError(t, err)
 		select {
 		case msg := <-first:

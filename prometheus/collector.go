@@ -185,14 +185,14 @@ func (c *Collector) schedules(ctx context.Context, out chan<- prometheus.Metric,
 	if c.config.MaxSchedules < 0 {
 		return nil
 	}
-	all, err := c.config.Admin.SchedulesOf(ctx, topics...)
+	all, err := c.config.Admin.Schedules(ctx, topics...)
 	if err != nil {
 		return err
 	}
 	room, leftOut := c.config.MaxSchedules, 0
 	var errs []error
 	for _, t := range all {
-		if t.Err != nil {
+		if t.Err != nil && !errors.Is(t.Err, admin.ErrNotFound) { // else it was removed meanwhile
 			errs = append(errs, fmt.Errorf("read the schedules of topic %q: %w", t.Topic, t.Err))
 		}
 		exported := t.Schedules[:min(room, len(t.Schedules))]

@@ -127,7 +127,7 @@ func TestMetricsOfATopic(t *testing.T) {
 	w.server.AwaitDrained(t, "orders")
 	require.NoError(t, sub.Close())
 	w.publish("orders", 0, 0, time.Hour, 2*time.Hour)
-	_, err = w.server.Admin().PauseGroup(ctx, "orders", "shop", admin.PauseOptions{})
+	_, err = w.server.Admin().Pause(ctx, "orders", admin.PauseOptions{Scope: admin.InGroup("shop")})
 	require.NoError(t, err)
 	w.server.Advance(time.Minute)
 	requireMetrics(t, w.collector(), `
@@ -219,7 +219,7 @@ func TestCountersOfBroadcastGroupsDoNotFall(t *testing.T) {
 	w.set("stats:broadcast:1", "acked", 102)
 	w.set("stats:broadcast:2", "acked", 3)
 	requireAcked(c, 5)
-	_, err := w.server.Admin().DeleteGroup(ctx, "orders", "broadcast:1", false)
+	_, err := w.server.Admin().DeleteGroup(ctx, "orders", "broadcast:1", admin.DeleteOptions{})
 	require.NoError(t, err)
 	requireAcked(c, 5)
 	w.group("orders", "broadcast:3")

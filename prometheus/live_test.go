@@ -83,7 +83,7 @@ func traffic(t *testing.T, client redis.UniversalClient, a *admin.Admin) {
 	require.NoError(t, err)
 	require.NoError(t, paused.SubscribeInitialize("orders"))
 	require.NoError(t, paused.SubscribeInitialize("mails"))
-	_, err = a.PauseGroup(ctx, "orders", "paused", admin.PauseOptions{})
+	_, err = a.Pause(ctx, "orders", admin.PauseOptions{Scope: admin.InGroup("paused")})
 	require.NoError(t, err)
 	_, err = a.Pause(ctx, "mails", admin.PauseOptions{})
 	require.NoError(t, err)

@@ -147,7 +147,7 @@ func TestMessagesExpireDuringAPause(t *testing.T) {
 	require.Eventually(t, func() bool { return group(t, s).InHand == 0 }, 10*time.Second, time.Millisecond, "it was on offer, and is dropped in the pause")
 	require.Equal(t, 3, group(t, s).Ready, "nobody asks for them, so they stay")
 
-	_, err = s.Admin().Resume(ctx, topic)
+	_, err = s.Admin().Resume(ctx, topic, admin.ResumeOptions{})
 	require.NoError(t, err)
 	msg := s.Receive(t, messages)
 	require.Equal(t, "in time", msg.UUID)

@@ -263,7 +263,7 @@ func TestNoGroupExpiresByAdvance(t *testing.T) {
 	for range 90 { // in steps, as a scheduler that comes late gives a group more time
 		s.Advance(time.Minute)
 	}
-	require.NoError(t, only(s.Admin().DeleteGroup(ctx, topic, "g", false)))
+	require.NoError(t, only(s.Admin().DeleteGroup(ctx, topic, "g", admin.DeleteOptions{})))
 }
 
 // A process that ends when it is woken does not answer.
@@ -446,7 +446,7 @@ func TestAdvanceEndsPausesWhoseTimeIsOver(t *testing.T) {
 	for _, pause := range []func() (admin.Pause, error){
 		func() (admin.Pause, error) { return s.Admin().Pause(ctx, topic, admin.PauseOptions{For: time.Minute}) },
 		func() (admin.Pause, error) {
-			return s.Admin().PauseGroup(ctx, topic, "", admin.PauseOptions{For: time.Minute})
+			return s.Admin().Pause(ctx, topic, admin.PauseOptions{Scope: admin.InGroup(""), For: time.Minute})
 		},
 	} {
 		_, err := pause()

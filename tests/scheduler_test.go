@@ -93,7 +93,7 @@ func TestSchedulerLetsADeletedTopicBe(t *testing.T) {
 		channel, receiver, _ := strings.Cut(holder, "|")
 		a, err := admin.New(admin.Config{Client: s.Client, KeyPrefix: s.Prefix})
 		require.NoError(t, err)
-		_, err = a.DeleteTopic(t.Context(), topic, false)
+		_, err = a.DeleteTopic(t.Context(), topic, admin.DeleteOptions{})
 		require.NoError(t, err)
 		before := looks.Load()
 		require.NoError(t, s.Client.Publish(t.Context(), channel, receiver+" 0").Err())
@@ -142,7 +142,7 @@ func TestATopicThatIsMadeAnewIsServedAtOnce(t *testing.T) {
 			require.NoError(t, newSubscriber(t, s).SubscribeInitialize(topic))
 			require.NoError(t, newPublisher(t, s).Publish(topic, newMessage("", time.Millisecond)))
 			awaitReady(t, s, topic, 1, time.Second)
-			_, err = a.DeleteTopic(t.Context(), topic, false)
+			_, err = a.DeleteTopic(t.Context(), topic, admin.DeleteOptions{})
 			require.NoError(t, err)
 		}
 	})

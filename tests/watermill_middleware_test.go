@@ -278,7 +278,7 @@ func TestDeduplicatorHandlesMessagesThatComeAgain(t *testing.T) {
 		operator, err := admin.New(admin.Config{Client: s.Client, KeyPrefix: s.Prefix})
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
-			n, err := operator.RequeueAll(t.Context(), topic, redisdelay.DefaultConsumerGroup, admin.Bulk{})
+			n, err := operator.RequeueAll(t.Context(), topic, admin.Bulk{Group: redisdelay.DefaultConsumerGroup})
 			return err == nil && n == 1
 		}, patience, time.Millisecond)
 		again = got.next(t)

@@ -47,8 +47,8 @@ func (a *app) record(ctx context.Context, operator *admin.Admin, done admin.Act,
 
 // begins notes in the audit log that an act on many messages begins, so that it is known even if
 // the program is killed. record says it if the log cannot be written.
-func (a *app) begins(ctx context.Context, operator *admin.Admin, w act, action, chosen string) {
-	begun := admin.Act{Action: action, Topic: w.Topic, Group: w.Group, Detail: "begins with " + texts.Many(w.Count, w.Unit)}
+func (a *app) begins(ctx context.Context, operator *admin.Admin, w act, chosen string) {
+	begun := admin.Act{Action: w.Action, Topic: w.Topic, Group: w.Group, Detail: "begins with " + texts.Many(w.Count, w.Unit)}
 	if w.To != "" {
 		begun.Detail += fmt.Sprintf(", to %q", w.To)
 	}
@@ -66,8 +66,8 @@ func (a *app) write(ctx context.Context, operator *admin.Admin, done admin.Act) 
 }
 
 // noted returns an act for the audit log: what was done to how many.
-func (w act) noted(action string) admin.Act {
-	noted := admin.Act{Action: action, Topic: w.Topic, Group: w.Group, MessageID: w.ID, Schedule: w.Schedule}
+func (w act) noted() admin.Act {
+	noted := admin.Act{Action: w.Action, Topic: w.Topic, Group: w.Group, MessageID: w.ID, Schedule: w.Schedule}
 	if w.ID == "" {
 		noted.Detail = "done: " + texts.Many(w.Count, w.Unit)
 	}

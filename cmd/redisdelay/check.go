@@ -100,14 +100,14 @@ func (a *app) repair(ctx context.Context, topic string) error {
 		}
 		return err
 	}
-	w := a.partitioned(ctx, operator, act{Action: "mend", Topic: topic, Count: len(violations), Unit: "violation"})
+	w := a.partitioned(ctx, operator, act{Action: "repair", verb: "mend", Topic: topic, Count: len(violations), Unit: "violation"})
 	if ok, err := a.agreed(ctx, w); !ok {
 		return err
 	}
-	a.begins(ctx, operator, w, "repair", "")
+	a.begins(ctx, operator, w, "")
 	repaired, err := operator.Repair(ctx, topic)
 	w.Count = len(repaired.Mended)
-	a.record(ctx, operator, w.noted("repair"), err)
+	a.record(ctx, operator, w.noted(), err)
 	for _, m := range repaired.Mended {
 		t.row(finding(topic, m.Finding, m), findingCells(topic, m.Finding, fmt.Sprint(m.Done))...)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -24,7 +25,8 @@ func (a *app) consentFlags(flags *pflag.FlagSet) {
 
 // act is something that a command does to messages, and after it is done what came of it.
 type act struct {
-	Action   string `json:"action"`
+	Action   string `json:"action"` // as in the audit log
+	verb     string // Action as people say it; "": the same
 	Topic    string `json:"topic"`
 	Group    string `json:"group,omitempty"`
 	Schedule string `json:"schedule,omitempty"`
@@ -37,6 +39,27 @@ type act struct {
 	Partitions int `json:"partitions,omitempty"`
 
 	DryRun bool `json:"dry_run,omitempty"`
+}
+
+// actOf returns an act of an operation.
+func (a *app) actOf(ctx context.Context, operator *admin.Admin, o admin.Operation, topic string) act {
+	w := act{Action: o.Name, verb: o.Verb, Unit: o.Unit, Topic: topic}
+	if o.Partitions {
+		return a.partitioned(ctx, operator, w)
+	}
+	return w
+}
+
+// effectOf says what the operation of a name does.
+func effectOf(name string) string {
+	o, _ := admin.OperationNamed(name)
+	return o.Effect
+}
+
+// removal returns an act of the operation of a name that removes all of something.
+func (a *app) removal(ctx context.Context, operator *admin.Admin, name, topic string) act {
+	o, _ := admin.OperationNamed(name)
+	return a.actOf(ctx, operator, o, topic)
 }
 
 // String returns the act as a phrase, such as: purge 5 dead letters of group "a" of topic "b".
@@ -58,7 +81,7 @@ func (w act) String() string {
 	if w.To != "" {
 		of += fmt.Sprintf(" to topic %q", w.To)
 	}
-	return w.Action + " " + what + of
+	return cmp.Or(w.verb, w.Action) + " " + what + of
 }
 
 // inPartitions says that a topic has partitions.

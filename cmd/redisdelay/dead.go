@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,21 +22,6 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/jsontext"
 	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
-
-// deadWork is a command on many dead letters.
-type deadWork struct {
-	a      *app
-	group  string
-	choose choosing
-	over   time.Duration
-	to     string
-	create bool   // to, if there is none
-	from   string // file of the exported dead letters that are chosen; "": none
-
-	action string
-	one    func(o *admin.Admin, ctx context.Context, topic, group, id string) error
-	all    func(o *admin.Admin, ctx context.Context, topic, group, to string, bulk admin.Bulk) (int, error)
-}
 
 func (a *app) deadCommand() *cobra.Command {
 	var group string
@@ -64,31 +48,15 @@ func (a *app) deadCommand() *cobra.Command {
 	view.declare(show.Flags())
 	a.jsonFlag(show.Flags())
 
-	requeue := a.deadWorkCommand(&deadWork{action: "requeue", one: (*admin.Admin).Requeue,
-		all: func(o *admin.Admin, ctx context.Context, topic, group, _ string, bulk admin.Bulk) (int, error) {
-			return o.RequeueAll(ctx, topic, group, bulk)
-		}}, &cobra.Command{Use: "requeue TOPIC [ID...]", Short: "have dead letters delivered again",
-		Example: "  redisdelay dead requeue orders --reason timeout --over 10m"})
-	purge := a.deadWorkCommand(&deadWork{action: "purge", one: (*admin.Admin).DeleteDead,
-		all: func(o *admin.Admin, ctx context.Context, topic, group, _ string, bulk admin.Bulk) (int, error) {
-			return o.PurgeDead(ctx, topic, group, bulk)
-		}}, &cobra.Command{Use: "purge TOPIC [ID...]", Short: "delete dead letters",
-		Long:    `Deletes dead letters. With --from, only those that are in a file of dead export: what died after the export stays.`,
-		Example: "  redisdelay dead export orders > orders.ndjson\n  redisdelay dead purge orders --from orders.ndjson\n  redisdelay dead purge orders --until 720h --dry-run"})
-	move := a.deadWorkCommand(&deadWork{action: "move",
-		all: func(o *admin.Admin, ctx context.Context, topic, group, to string, bulk admin.Bulk) (int, error) {
-			return o.MoveDead(ctx, topic, group, to, bulk)
-		}}, &cobra.Command{Use: "move TOPIC --to TOPIC", Short: "publish dead letters in another topic, and delete them here",
-		Example: "  redisdelay dead move orders --to orders-retired --metadata kind=gift"})
-
-	var exported deadWork
+	var exportedGroup string
+	var exported choosing
 	export := &cobra.Command{Use: "export TOPIC", Short: "write dead letters to standard output, a JSON object a line", Args: cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeTopic, Example: "  redisdelay dead export orders > orders.ndjson",
 		RunE: a.runs(func(ctx context.Context, args []string) error {
-			return a.export(ctx, args[0], exported.group, exported.choose)
+			return a.export(ctx, args[0], exportedGroup, exported)
 		})}
-	a.groupFlag(export, &exported.group)
-	exported.choose.declare(export.Flags(), true)
+	a.groupFlag(export, &exportedGroup)
+	exported.declare(export.Flags(), true)
 	everyGroup := false
 	importing := &cobra.Command{Use: "import TOPIC [FILE]", Short: "publish exported dead letters, due now", Args: cobra.RangeArgs(1, 2),
 		Long: `Publishes exported dead letters, due now. FILE is by default -, standard input. Every group of the topic gets them:
@@ -102,7 +70,8 @@ out, so an interrupted import can be repeated.`,
 	importing.Flags().BoolVar(&everyGroup, "every-group", false, "also deliver them to groups that did not export them")
 	a.consentFlags(importing.Flags())
 	a.jsonFlag(importing.Flags())
-	return a.family("dead", "dead letters: why, and what becomes of them", reasons, list, show, requeue, purge, move, export, importing)
+	commands := append([]*cobra.Command{reasons, list, show, export, importing}, a.workCommands("dead", admin.Dead)...)
+	return a.family("dead", "dead letters: why, and what becomes of them", commands...)
 }
 
 func (a *app) deadReasons(ctx context.Context, topic, group string) error {
@@ -110,7 +79,7 @@ func (a *app) deadReasons(ctx context.Context, topic, group string) error {
 	if err != nil {
 		return err
 	}
-	reasons, err := operator.DeadReasons(ctx, topic, g.Group, admin.Bulk{Progress: func(p admin.Progress) {
+	reasons, err := operator.DeadReasons(ctx, topic, admin.Bulk{Group: g.Group, Progress: func(p admin.Progress) {
 		a.out.progress("Reading: %s of %s", texts.Number(p.Looked), texts.Many(g.Dead, "dead letter"))
 	}})
 	if err != nil {
@@ -124,158 +93,6 @@ func (a *app) deadReasons(ctx context.Context, topic, group string) error {
 		a.out.note("%s have other reasons.", texts.Many(reasons.Other, "dead letter"))
 	}
 	return t.flush(fmt.Sprintf("Group %q of topic %q has no dead letters.", g.Group, topic), nil)
-}
-
-// deadWorkCommand completes a command on dead letters.
-func (a *app) deadWorkCommand(w *deadWork, c *cobra.Command) *cobra.Command {
-	w.a = a
-	c.Args, c.ValidArgsFunction = cobra.MinimumNArgs(1), a.completeTopic
-	c.RunE = a.runs(w.run)
-	a.groupFlag(c, &w.group)
-	w.choose.declare(c.Flags(), true)
-	c.Flags().StringVar(&w.from, "from", "", "only those that are in this `file` of dead export; -: standard input")
-	if w.action != "purge" {
-		c.Flags().DurationVar(&w.over, "over", 0, "spread them evenly over this time, so that they do not come all at once")
-	}
-	if w.action == "move" {
-		c.Args = cobra.ExactArgs(1)
-		c.Flags().StringVar(&w.to, "to", "", "the other topic")
-		c.Flags().BoolVar(&w.create, "create", false, "make the other topic if there is none")
-		_ = c.MarkFlagRequired("to")
-		_ = c.RegisterFlagCompletionFunc("to", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-			return a.completeTopic(cmd, nil, prefix)
-		})
-	}
-	a.consentFlags(c.Flags())
-	a.jsonFlag(c.Flags())
-	return c
-}
-
-func (w *deadWork) run(ctx context.Context, args []string) error {
-	topic, ids := args[0], args[1:]
-	exported, err := w.exported(topic)
-	if err != nil {
-		return err
-	}
-	operator, g, err := w.a.groupOf(ctx, topic, w.group)
-	if err != nil {
-		return err
-	}
-	if w.to != "" {
-		if _, err := w.a.mayCreate(ctx, w.to, w.create); err != nil {
-			return err
-		}
-	}
-	did := w.a.partitioned(ctx, operator, act{Action: w.action, Topic: topic, Group: g.Group, To: w.to, Unit: "dead letter"})
-	if len(ids) > 0 {
-		return w.runOnes(ctx, operator, did, ids)
-	}
-	_, stats, err := w.a.stats(ctx, topic)
-	if err != nil {
-		return err
-	}
-	filter, err := w.choose.filter(stats.Now)
-	if err != nil {
-		return err
-	}
-	filter.IDs = exported
-	bulk := admin.Bulk{Filter: filter, Limit: w.choose.limit, Spread: w.over, DryRun: true, Progress: func(p admin.Progress) {
-		w.a.out.progress("Counting: %s found among %s", texts.Number(p.Done), texts.Many(p.Looked, "dead letter"))
-	}}
-	if did.Count, err = w.all(operator, ctx, topic, g.Group, w.to, bulk); err != nil {
-		return err
-	}
-	if did.Count == 0 {
-		did.DryRun = w.a.consent.dryRun
-		w.a.done(did)
-		return nil
-	}
-	if ok, err := w.a.agreed(ctx, did); !ok {
-		return err
-	}
-	all := did.Count
-	w.a.begins(ctx, operator, did, w.action, w.chosen())
-	bulk.DryRun, bulk.Limit, bulk.Progress = false, all, func(p admin.Progress) {
-		w.a.out.progress("%s: %s of %s", w.action, texts.Number(p.Done), texts.Number(all))
-	}
-	did.Count, err = w.all(operator, ctx, topic, g.Group, w.to, bulk)
-	w.a.record(ctx, operator, did.noted(w.action), err)
-	if err != nil {
-		w.a.out.note("%s of %s are done, the others are as they were.", texts.Number(did.Count), texts.Many(all, "dead letter"))
-		return err
-	}
-	w.a.done(did)
-	return nil
-}
-
-// exported returns the IDs in the file of --from, nil without one. The file also says the group.
-func (w *deadWork) exported(topic string) (map[string]bool, error) {
-	if !w.a.given("from") {
-		return nil, nil
-	}
-	if w.from == "" {
-		return nil, refuse("--from is empty; it must be a file of dead export")
-	}
-	text, err := w.a.input([]string{w.from})
-	if err != nil {
-		return nil, err
-	}
-	letters, err := readLetters(text)
-	if err != nil {
-		return nil, err
-	}
-	ids := map[string]bool{}
-	for _, l := range letters {
-		w.group = cmp.Or(w.group, l.Group)
-		if l.Topic != topic || l.Group != w.group {
-			return nil, refuse("--from has dead letter %s of group %q of topic %q; this is about group %q of topic %q", l.ID, l.Group, l.Topic, w.group, topic)
-		}
-		ids[l.ID] = true
-	}
-	return ids, nil
-}
-
-// chosen says which dead letters are chosen, and over what time they are spread. "" is all at once.
-func (w *deadWork) chosen() string {
-	chosen := w.choose.String()
-	if w.from != "" {
-		chosen = strings.TrimSuffix("from "+w.from+", "+chosen, ", ")
-	}
-	if w.over > 0 {
-		chosen = strings.TrimPrefix(fmt.Sprintf("%s, over %v", chosen, w.over), ", ")
-	}
-	return chosen
-}
-
-// runOnes does the work for dead letters that are named.
-func (w *deadWork) runOnes(ctx context.Context, operator *admin.Admin, did act, ids []string) error {
-	if w.choose.String() != "" || w.choose.limit != 0 || w.over != 0 || w.from != "" {
-		return refuse("with IDs there is nothing else to choose: leave out the other flags")
-	}
-	did.Count = len(ids)
-	if len(ids) == 1 {
-		did.ID = ids[0]
-	}
-	if ok, err := w.a.agreed(ctx, did); !ok {
-		return err
-	}
-	var errs []error
-	did.Count = 0
-	for _, id := range ids {
-		err := ctx.Err()
-		if err == nil {
-			err = w.one(operator, context.WithoutCancel(ctx), did.Topic, did.Group, id)
-			w.a.record(ctx, operator, admin.Act{Action: w.action, Topic: did.Topic, Group: did.Group, MessageID: id}, err)
-		}
-		if err == nil {
-			did.Count++
-		}
-		errs = append(errs, err)
-	}
-	if did.Count > 0 {
-		w.a.done(did)
-	}
-	return errors.Join(errs...)
 }
 
 // letter is the object of an exported dead letter.
@@ -357,7 +174,7 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string, ev
 		return err
 	}
 	defer publisher.Close()
-	a.begins(ctx, operator, did, "import", "")
+	a.begins(ctx, operator, did, "")
 	did.Count = 0
 	for some := range slices.Chunk(messages, 500) {
 		err := ctx.Err()
@@ -365,7 +182,7 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string, ev
 			err = publisher.Publish(topic, some...)
 		}
 		if err != nil {
-			a.record(ctx, operator, did.noted("import"), err)
+			a.record(ctx, operator, did.noted(), err)
 			a.out.note("%s of %s are imported; repeat the command for the others.", texts.Number(did.Count), texts.Many(len(messages), "dead letter"))
 			return err
 		}
@@ -380,7 +197,7 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string, ev
 		did.Count -= left
 		a.out.note("%s left out, imported within the last hour.", texts.Many(left, "dead letter"))
 	}
-	a.record(ctx, operator, did.noted("import"), nil)
+	a.record(ctx, operator, did.noted(), nil)
 	a.done(did)
 	return nil
 }

@@ -29,7 +29,7 @@ To find a message that is ready, the list of ready messages is read, so this tak
 			return err
 		}
 		return a.onOne(ctx, o, act{Action: "kill", Topic: topic, Group: of, ID: m.ID}, reason, func() error {
-			was, err := o.Kill(context.WithoutCancel(ctx), topic, named, m.ID, reason)
+			was, err := o.Kill(context.WithoutCancel(ctx), topic, admin.GroupMessage{Group: named, ID: m.ID}, admin.KillOptions{Reason: reason})
 			if was == admin.Dead {
 				a.out.note("It was a dead letter already.")
 			}

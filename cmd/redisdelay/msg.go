@@ -70,12 +70,12 @@ groups. If a group has one of these ready, in hand or dead, nothing changes. An 
 			return err
 		}
 		err = o.Reschedule(context.WithoutCancel(ctx), topic, ref, when)
-		return a.didOne(ctx, o, act{Action: "reschedule", Topic: topic, ID: m.ID}, "reschedule", dueText(in, at), err)
+		return a.didOne(ctx, o, act{Action: "reschedule", Topic: topic, ID: m.ID}, dueText(in, at), err)
 	})
 	now := a.msgCommandBy("now", "have a waiting message delivered now", meant, `orders "order 123"`, nil,
 		func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, ref admin.Ref) error {
-			err := o.DeliverNow(context.WithoutCancel(ctx), topic, ref)
-			return a.didOne(ctx, o, act{Action: "deliver", Topic: topic, ID: m.ID}, "deliver now", "", err)
+			err := o.Reschedule(context.WithoutCancel(ctx), topic, ref, admin.When{})
+			return a.didOne(ctx, o, act{Action: "deliver now", verb: "deliver", Topic: topic, ID: m.ID}, "", err)
 		})
 	return a.family("msg", "single messages: look, cancel, reschedule, kill", list, get, cancel, reschedule, now,
 		a.killCommand(),
@@ -110,13 +110,13 @@ func (a *app) onOne(ctx context.Context, operator *admin.Admin, w act, detail st
 	if ok, err := a.agreed(ctx, w); !ok {
 		return err
 	}
-	return a.didOne(ctx, operator, w, w.Action, detail, do())
+	return a.didOne(ctx, operator, w, detail, do())
 }
 
-// didOne prints what came of an act to one message, and records it as an action.
-func (a *app) didOne(ctx context.Context, operator *admin.Admin, w act, action, detail string, err error) error {
+// didOne prints what came of an act to one message, and records it.
+func (a *app) didOne(ctx context.Context, operator *admin.Admin, w act, detail string, err error) error {
 	w.Count, w.Unit = 1, "message"
-	noted := w.noted(action)
+	noted := w.noted()
 	noted.Detail = detail
 	a.record(ctx, operator, noted, err)
 	if err == nil {

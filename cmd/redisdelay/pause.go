@@ -28,6 +28,14 @@ func (p paused) String() string {
 	return fmt.Sprintf("Group %q of topic %q%s", p.Group, p.Topic, inPartitions(p.Partitions))
 }
 
+// scopeOf returns what --group means. Without it that is the topic; an empty one is refused.
+func scopeOf(group string) admin.Scope {
+	if group == "" {
+		return admin.Scope{}
+	}
+	return admin.InGroup(group)
+}
+
 func (a *app) pauseCommand() *cobra.Command {
 	var group string
 	var o admin.PauseOptions
@@ -46,12 +54,8 @@ func (a *app) pauseCommand() *cobra.Command {
 			if ok, err := a.mayPause(ctx, operator, args[0], group, o); !ok {
 				return err
 			}
-			pausing := admin.Pause{}
-			if group == "" {
-				pausing, err = operator.Pause(context.WithoutCancel(ctx), args[0], o)
-			} else {
-				pausing, err = operator.PauseGroup(context.WithoutCancel(ctx), args[0], group, o)
-			}
+			o.Scope = scopeOf(group)
+			pausing, err := operator.Pause(context.WithoutCancel(ctx), args[0], o)
 			a.record(ctx, operator, admin.Act{Action: "pause", Topic: args[0], Group: group, Detail: pauseDetail(o)}, err)
 			if err != nil {
 				return err
@@ -140,12 +144,7 @@ func (a *app) resumeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			was := false
-			if group == "" {
-				was, err = operator.Resume(context.WithoutCancel(ctx), args[0])
-			} else {
-				was, err = operator.ResumeGroup(context.WithoutCancel(ctx), args[0], group)
-			}
+			was, err := operator.Resume(context.WithoutCancel(ctx), args[0], admin.ResumeOptions{Scope: scopeOf(group)})
 			if was || err != nil {
 				a.record(ctx, operator, admin.Act{Action: "resume", Topic: args[0], Group: group}, err)
 			}

@@ -30,8 +30,7 @@ func (a *app) schedulesCommand() *cobra.Command {
 		"reports daily-report", a.resumeSchedule)
 	runNow := a.scheduleCommandOn("run", "ask for one occurrence now", `Asks for one occurrence now, even of a paused schedule, and wakes the programs. One that has the schedule publishes it.`,
 		"reports daily-report --yes", a.runSchedule)
-	remove := a.scheduleCommandOn("rm", "remove a schedule, and its occurrences that wait", `Removes a schedule, and its occurrences that wait. Programs that run leave it. A program that starts with it begins
-it anew, so take it out of the programs first.`, "reports daily-report --dry-run", a.removeSchedule)
+	remove := a.scheduleCommandOn("rm", "remove a schedule, and its occurrences that wait", effectOf("remove-schedule"), "reports daily-report --dry-run", a.removeSchedule)
 	for _, c := range []*cobra.Command{runNow, remove} {
 		a.consentFlags(c.Flags())
 	}
@@ -71,7 +70,7 @@ func (a *app) completeSchedule(cmd *cobra.Command, args []string, prefix string)
 // schedulesOf calls do with the schedules of the topics that are named, or else of all.
 func (a *app) schedulesOf(ctx context.Context, named []string, do func(admin.Schedule)) error {
 	return a.eachTopic(ctx, named, func(operator *admin.Admin, topic string) error {
-		schedules, err := operator.Schedules(ctx, topic)
+		schedules, err := schedulesOf(ctx, operator, topic)
 		for _, s := range schedules {
 			do(s)
 		}
@@ -91,9 +90,18 @@ func (a *app) listSchedules(ctx context.Context, named []string) error {
 	return t.flush("There is no schedule."+a.where(), err)
 }
 
+// schedulesOf returns the schedules of one topic.
+func schedulesOf(ctx context.Context, operator *admin.Admin, topic string) ([]admin.Schedule, error) {
+	all, err := operator.Schedules(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	return all[0].Schedules, all[0].Err
+}
+
 // oneSchedule returns the schedule of a name.
 func oneSchedule(ctx context.Context, operator *admin.Admin, topic, name string) (admin.Schedule, error) {
-	all, err := operator.Schedules(ctx, topic)
+	all, err := schedulesOf(ctx, operator, topic)
 	if err != nil {
 		return admin.Schedule{}, err
 	}
@@ -258,7 +266,7 @@ func (a *app) runSchedule(ctx context.Context, operator *admin.Admin, topic, nam
 	if _, err := oneSchedule(ctx, operator, topic, name); err != nil {
 		return err
 	}
-	w := act{Action: "ask for", Topic: topic, Schedule: name, Count: 1, Unit: "occurrence"}
+	w := act{Action: "run-schedule", verb: "ask for", Topic: topic, Schedule: name, Count: 1, Unit: "occurrence"}
 	if ok, err := a.agreed(ctx, w); !ok {
 		return err
 	}
@@ -274,16 +282,17 @@ func (a *app) runSchedule(ctx context.Context, operator *admin.Admin, topic, nam
 }
 
 func (a *app) removeSchedule(ctx context.Context, operator *admin.Admin, topic, name string) error {
-	s, err := oneSchedule(ctx, operator, topic, name)
-	if err != nil {
+	w := a.removal(ctx, operator, "remove-schedule", topic)
+	w.Schedule = name
+	var err error
+	if w.Count, err = operator.RemoveSchedule(ctx, topic, name, admin.DeleteOptions{DryRun: true}); err != nil {
 		return err
 	}
-	w := act{Action: "remove the schedule with", Topic: topic, Schedule: name, Count: s.Waiting, Unit: "waiting occurrence"}
 	if ok, err := a.agreed(ctx, w); !ok {
 		return err
 	}
-	w.Count, err = operator.RemoveSchedule(context.WithoutCancel(ctx), topic, name)
-	a.record(ctx, operator, w.noted("remove-schedule"), err)
+	w.Count, err = operator.RemoveSchedule(context.WithoutCancel(ctx), topic, name, admin.DeleteOptions{})
+	a.record(ctx, operator, w.noted(), err)
 	if err == nil {
 		a.done(w)
 	}

@@ -22,7 +22,7 @@ func (a *app) topicsCommand() *cobra.Command {
 		Example: "  redisdelay topics\n  redisdelay topics --json | jq -r 'select(.pause) | .topic'",
 		RunE:    a.runs(a.listTopics)}
 	a.jsonFlag(c.Flags())
-	remove := &cobra.Command{Use: "rm TOPIC", Short: "remove a topic with all its groups and messages", Args: cobra.ExactArgs(1),
+	remove := &cobra.Command{Use: "rm TOPIC", Short: "remove a topic with all its groups and messages", Args: cobra.ExactArgs(1), Long: effectOf("remove-topic"),
 		ValidArgsFunction: a.completeTopic, Example: "  redisdelay topics rm orders-retired --dry-run",
 		RunE: a.runs(func(ctx context.Context, args []string) error { return a.removeTopic(ctx, args[0]) })}
 	a.consentFlags(remove.Flags())
@@ -36,20 +36,21 @@ func (a *app) removeTopic(ctx context.Context, topic string) error {
 	if err != nil {
 		return err
 	}
-	would, err := operator.DeleteTopic(ctx, topic, true)
+	would, err := operator.DeleteTopic(ctx, topic, admin.DeleteOptions{DryRun: true})
 	if err != nil {
 		return err
 	}
-	w := a.partitioned(ctx, operator, act{Action: "remove the topic with", Topic: topic, Group: strings.Join(would.Groups, ", "), Count: would.Messages, Unit: "message"})
+	w := a.removal(ctx, operator, "remove-topic", topic)
+	w.Group, w.Count = strings.Join(would.Groups, ", "), would.Messages
 	if ok, err := a.agreed(ctx, w); !ok {
 		return err
 	}
-	did, err := operator.DeleteTopic(ctx, topic, false)
+	did, err := operator.DeleteTopic(ctx, topic, admin.DeleteOptions{})
 	if err != nil {
 		a.cutShort(ctx, ", or the same command,")
 	}
 	w.Count = did.Messages
-	a.record(ctx, operator, w.noted("remove-topic"), err)
+	a.record(ctx, operator, w.noted(), err)
 	if err == nil {
 		a.done(w)
 	}
@@ -110,7 +111,7 @@ func (a *app) groupsCommand() *cobra.Command {
 	idle.Flags().DurationVar(&idleFor, "for", 2*time.Minute, "without a subscriber for at least so long")
 	a.jsonFlag(idle.Flags())
 
-	remove := &cobra.Command{Use: "rm TOPIC [GROUP]", Short: "remove a group with its messages, or all idle groups", Args: cobra.RangeArgs(1, 2),
+	remove := &cobra.Command{Use: "rm TOPIC [GROUP]", Short: "remove a group with its messages, or all idle groups", Args: cobra.RangeArgs(1, 2), Long: effectOf("remove-group"),
 		ValidArgsFunction: a.completeTopic,
 		Example:           "  redisdelay groups rm orders billing-old\n  redisdelay groups rm orders --idle 24h --dry-run",
 		RunE:              a.runs(func(ctx context.Context, args []string) error { return a.removeGroups(ctx, args, rmIdle) })}
@@ -266,26 +267,27 @@ func (a *app) removeGroups(ctx context.Context, args []string, idle time.Duratio
 	topic := args[0]
 	remove := func(dryRun bool) (admin.Removal, error) {
 		if idle > 0 {
-			return operator.DeleteIdleGroups(ctx, topic, idle, dryRun)
+			return operator.DeleteIdleGroups(ctx, topic, admin.IdleOptions{Idle: idle, DryRun: dryRun})
 		}
-		return operator.DeleteGroup(ctx, topic, args[1], dryRun)
+		return operator.DeleteGroup(ctx, topic, args[1], admin.DeleteOptions{DryRun: dryRun})
 	}
 	would, err := remove(true)
 	if err != nil {
 		return err
 	}
-	w := a.partitioned(ctx, operator, act{Action: "remove", Topic: topic, Group: strings.Join(would.Groups, ", "), Count: would.Messages, Unit: "message"})
+	w := a.removal(ctx, operator, "remove-group", topic)
+	w.Group, w.Count = strings.Join(would.Groups, ", "), would.Messages
 	if len(would.Groups) == 0 {
+		w.verb = "remove"
 		a.done(w)
 		return nil
 	}
-	w.Action = "remove the group with"
 	if ok, err := a.agreed(ctx, w); !ok {
 		return err
 	}
 	did, err := remove(false)
 	w.Group, w.Count = strings.Join(did.Groups, ", "), did.Messages
-	a.record(ctx, operator, w.noted("remove-group"), err)
+	a.record(ctx, operator, w.noted(), err)
 	if err != nil {
 		a.cutShort(ctx, "")
 		return err

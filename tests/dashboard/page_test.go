@@ -101,7 +101,7 @@ func TestHostileTextsRunNothing(t *testing.T) {
 				dead.Nack()
 			}
 		}
-		_, err := s.admin.PauseGroup(ctx, hostile, hostile, admin.PauseOptions{By: hostile, Why: hostile})
+		_, err := s.admin.Pause(ctx, hostile, admin.PauseOptions{Scope: admin.InGroup(hostile), By: hostile, Why: hostile})
 		require.NoError(t, err)
 		s.recur(hostile, recurring, hostile)
 		require.NoError(t, s.admin.Record(ctx, admin.Act{By: hostile, Action: hostile, Schedule: hostile, Topic: hostile, Group: hostile, MessageID: hostile, Detail: hostile, Error: hostile}))

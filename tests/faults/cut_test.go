@@ -432,7 +432,7 @@ func deliverAll(t *testing.T, client redis.UniversalClient, state state) (n int)
 	waiting, err := operator.List(ctx, "t", admin.Query{State: admin.Waiting})
 	require.NoError(t, err)
 	for _, m := range waiting.Messages {
-		require.NoError(t, operator.DeliverNow(ctx, "t", admin.ByID(m.ID)))
+		require.NoError(t, operator.Reschedule(ctx, "t", admin.ByID(m.ID), admin.When{}))
 	}
 	for group, comes := range state.comes {
 		subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client, ConsumerGroup: group, TakeoverWindow: -1}, nil)

@@ -158,15 +158,15 @@ func only[T any](_ T, err error) error { return err }
 // retries adds a message that retries in group a, the only one then, under delay ID "again".
 func retries(d *desk) {
 	d.t.Helper()
-	require.NoError(d.t, only(d.onlook.DeleteGroup(d.t.Context(), "t", "b", false)))
+	require.NoError(d.t, only(d.onlook.DeleteGroup(d.t.Context(), "t", "b", admin.DeleteOptions{})))
 	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: d.direct}, nil)
 	require.NoError(d.t, err)
 	msg := message.NewMessage("again", []byte("again"))
 	redisdelay.SetDelayID(msg, "again", redisdelay.DelayIDReplace)
 	require.NoError(d.t, errors.Join(publisher.Publish("t", msg), publisher.Close()))
 	d.states("a")
-	require.NoError(d.t, only(d.onlook.Kill(d.t.Context(), "t", "a", d.id["again"], "")))
-	require.NoError(d.t, d.onlook.Requeue(d.t.Context(), "t", "a", d.id["again"]))
+	require.NoError(d.t, only(d.onlook.Kill(d.t.Context(), "t", admin.GroupMessage{Group: "a", ID: d.id["again"]}, admin.KillOptions{})))
+	require.NoError(d.t, d.onlook.Requeue(d.t.Context(), "t", admin.GroupMessage{Group: "a", ID: d.id["again"]}))
 	require.Equal(d.t, "retrying", d.states("a")["again"])
 }
 
@@ -201,7 +201,7 @@ var operations = map[string]operation{
 	},
 	"remove": {
 		do: func(d *desk) error {
-			_, err := d.admin.DeleteGroup(d.t.Context(), "t", "a", false)
+			_, err := d.admin.DeleteGroup(d.t.Context(), "t", "a", admin.DeleteOptions{})
 			return err
 		},
 		want: map[string]string{"waits": "waiting"},
@@ -220,11 +220,15 @@ var operations = map[string]operation{
 		},
 	},
 	"requeue": {
-		do:   func(d *desk) error { return d.admin.Requeue(d.t.Context(), "t", "a", d.id["dead"]) },
+		do: func(d *desk) error {
+			return d.admin.Requeue(d.t.Context(), "t", admin.GroupMessage{Group: "a", ID: d.id["dead"]})
+		},
 		want: map[string]string{"waits": "waiting", "ready": "ready", "dead": "retrying"}, // at once
 	},
 	"discard": {
-		do:   func(d *desk) error { return d.admin.DeleteDead(d.t.Context(), "t", "a", d.id["dead"]) },
+		do: func(d *desk) error {
+			return d.admin.DeleteDead(d.t.Context(), "t", admin.GroupMessage{Group: "a", ID: d.id["dead"]})
+		},
 		want: map[string]string{"waits": "waiting", "ready": "ready"},
 		holds: func(d *desk) {
 			require.Equal(d.t, map[string]string{"waits": "waiting", "ready": "ready", "dead": "ready"}, d.states("b"))
@@ -232,7 +236,7 @@ var operations = map[string]operation{
 	},
 	"kill": {
 		do: func(d *desk) error {
-			_, err := d.admin.Kill(d.t.Context(), "t", "a", d.id["ready"], "")
+			_, err := d.admin.Kill(d.t.Context(), "t", admin.GroupMessage{Group: "a", ID: d.id["ready"]}, admin.KillOptions{})
 			return err
 		},
 		want: map[string]string{"waits": "waiting", "ready": "dead", "dead": "dead"},
@@ -254,29 +258,35 @@ var operations = map[string]operation{
 	},
 	"pause": {
 		do: func(d *desk) error {
-			_, err := d.admin.PauseGroup(d.t.Context(), "t", "a", admin.PauseOptions{})
+			_, err := d.admin.Pause(d.t.Context(), "t", admin.PauseOptions{Scope: admin.InGroup("a")})
 			return err
 		},
 		holds: func(d *desk) {
-			was, err := d.onlook.ResumeGroup(d.t.Context(), "t", "a")
+			was, err := d.onlook.Resume(d.t.Context(), "t", admin.ResumeOptions{Scope: admin.InGroup("a")})
 			require.NoError(d.t, err)
 			require.True(d.t, was)
 		},
 	},
 	"resume": {
 		prepare: func(d *desk) {
-			_, err := d.onlook.PauseGroup(d.t.Context(), "t", "a", admin.PauseOptions{})
+			_, err := d.onlook.Pause(d.t.Context(), "t", admin.PauseOptions{Scope: admin.InGroup("a")})
 			require.NoError(d.t, err)
 		},
-		do: func(d *desk) error { _, err := d.admin.ResumeGroup(d.t.Context(), "t", "a"); return err },
+		do: func(d *desk) error {
+			_, err := d.admin.Resume(d.t.Context(), "t", admin.ResumeOptions{Scope: admin.InGroup("a")})
+			return err
+		},
 		holds: func(d *desk) {
-			was, err := d.onlook.ResumeGroup(d.t.Context(), "t", "a")
+			was, err := d.onlook.Resume(d.t.Context(), "t", admin.ResumeOptions{Scope: admin.InGroup("a")})
 			require.NoError(d.t, err)
 			require.False(d.t, was)
 		},
 	},
 	"erase": {
-		do:    func(d *desk) error { _, err := d.admin.DeleteTopic(d.t.Context(), "t", false); return err },
+		do: func(d *desk) error {
+			_, err := d.admin.DeleteTopic(d.t.Context(), "t", admin.DeleteOptions{})
+			return err
+		},
 		want:  map[string]string{},
 		holds: func(d *desk) { queuetest.CheckDrained(d.t, d.direct, redisdelay.DefaultKeyPrefix) },
 	},
@@ -343,15 +353,15 @@ var operations = map[string]operation{
 		}
 		return err
 	}},
-	"review": {prepare: recurs, do: read(func(d *desk, a *admin.Admin) ([]admin.Schedule, error) { return a.Schedules(d.t.Context(), "t") })},
+	"review": {prepare: recurs, do: read(func(d *desk, a *admin.Admin) ([]admin.TopicSchedules, error) { return a.Schedules(d.t.Context(), "t") })},
 	"amend": {
 		prepare: recurs,
 		do:      func(d *desk) error { return only(d.admin.PauseSchedule(d.t.Context(), "t", "hourly")) },
 		holds: func(d *desk) {
-			schedules, err := d.onlook.Schedules(d.t.Context(), "t")
+			all, err := d.onlook.Schedules(d.t.Context(), "t")
 			require.NoError(d.t, err)
-			require.Len(d.t, schedules, 1)
-			require.NotZero(d.t, schedules[0].Paused)
+			require.Len(d.t, all[0].Schedules, 1)
+			require.NotZero(d.t, all[0].Schedules[0].Paused)
 		},
 	},
 	"succeed": {
