@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/field"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
@@ -56,16 +57,9 @@ func (c *Config) setDefaults() {
 // it.
 func (c Config) Validate() error {
 	return errors.Join(
-		invalid("Client", servers.CheckClient(c.Client)),
-		invalid("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
+		field.Check("Client", servers.CheckClient(c.Client)),
+		field.Check("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
 	)
-}
-
-func invalid(field string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%w: %s %w", ErrInvalidConfig, field, err)
 }
 
 // Admin inspects and changes topics. It is safe for concurrent use, and needs no Close.

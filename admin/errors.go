@@ -17,7 +17,7 @@ var (
 	// window lasts it also means that the message was due, and is gone.
 	ErrTooLate = operate.ErrTooLate
 
-	// ErrExists means that another message has the delay ID now.
+	// ErrExists means that another message has the delay ID now. It is redisdelay.ErrExists.
 	ErrExists = queue.ErrExists
 
 	// ErrPastExpiry means that Reschedule would have the message due at or after its expires_at.
@@ -46,7 +46,8 @@ var (
 	// ErrInvalidTopic means that a topic name is empty or too long.
 	ErrInvalidTopic = redisdelay.ErrInvalidTopic
 
-	// ErrInvalidConfig means that New refused the Config; the error names every invalid field.
+	// ErrInvalidConfig means that New refused the Config. The error has a redisdelay.FieldError for
+	// every invalid field. It is redisdelay.ErrInvalidConfig.
 	ErrInvalidConfig = redisdelay.ErrInvalidConfig
 
 	// ErrInvalidArgument means that another argument is invalid; the error names it.
