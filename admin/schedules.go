@@ -59,9 +59,6 @@ type Schedule struct {
 	MissedAt time.Time `json:"missed_at"`
 }
 
-// MarshalJSON implements json.Marshaler.
-func (s Schedule) MarshalJSON() ([]byte, error) { return object(s) }
-
 // Schedules returns the recurring schedules of a topic, in order of their names. Of a partitioned
 // topic it returns those of all partitions.
 //
@@ -90,9 +87,6 @@ type TopicSchedules struct {
 	Now       time.Time  `json:"now"`             // the server's clock
 	Schedules []Schedule `json:"schedules"`       // by name
 }
-
-// MarshalJSON implements json.Marshaler.
-func (s TopicSchedules) MarshalJSON() ([]byte, error) { return object(s) }
 
 // SchedulesOf returns the recurring schedules of many topics in few round trips, in the order of
 // the names. Stats.Recurs tells which topics have some. A topic that does not exist has none.

@@ -200,7 +200,7 @@ func groupStats(g operate.GroupStats) GroupStats {
 		OldestDue: g.OldestDue, NextRetry: g.NextRetry, OldestDead: g.OldestDead,
 		Subscribed: g.Subscribed(), LastSeen: g.Seen, Pause: pauseOf(g.Name, g.Paused), RemovedAt: g.Ends,
 		MaxDeliveries: g.MaxDeliveries, DeadRetention: g.Retention, MaxDead: g.MaxDead,
-		Counters: groupCounters(g.Counters), Lateness: Lateness(g.Lateness), MaxLateness: g.Latest, MaxLatenessSince: g.LatestSince,
+		Counters: groupCounters(g.Counters), Lateness: Lateness{g.Lateness}, MaxLateness: g.Latest, MaxLatenessSince: g.LatestSince,
 		Suspects: g.Suspects, SingleActive: g.SingleActive, Active: g.Active.Subscription, Epoch: g.Active.Epoch, Standby: g.Standby}
 }
 
