@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestStatesHaveOneName checks that a state of a message is called waiting, ready, in hand, retrying
-// or dead, except where a key of Redis is meant that has another name.
+// TestStatesHaveOneName checks that the state of a message is called waiting, ready, in hand,
+// retrying or dead, except where a key of Redis is meant that has another name.
 func TestStatesHaveOneName(t *testing.T) {
 	t.Parallel()
 	// These are about the keys.

@@ -331,7 +331,7 @@ func roughly(text string) string {
 		text = strings.ReplaceAll(text, host, "HOST")
 	}
 	text = unsteady.ReplaceAllString(text, "ID")
-	text = regexp.MustCompile(`: (ready|in-hand, lease ends .*)\n`).ReplaceAllString(text, ": somewhere\n") // of a poison
+	text = regexp.MustCompile(`: (ready|in hand, lease ends .*)\n`).ReplaceAllString(text, ": somewhere\n") // of a poison
 	text = regexp.MustCompile(`\d times in a row`).ReplaceAllString(text, "some times in a row")
 	text = differing.ReplaceAllString(text, "~")
 	return regexp.MustCompile(` +`).ReplaceAllString(text, " ")

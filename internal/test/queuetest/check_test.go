@@ -476,9 +476,9 @@ func TestHoldingsHaveTheStateOfEachMessage(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, found)
 		at := func(group, id string) Holding { return held[Place{topicName, group, id}] }
-		for id, state := range map[string]string{f.pending: "pending", f.ready: "ready", f.unack: "unack", f.retry: "retry", f.dead: "dead"} {
+		for id, state := range map[string]string{f.pending: "waiting", f.ready: "ready", f.unack: "in_hand", f.retry: "retrying", f.dead: "dead"} {
 			require.Equal(t, state, at("a", id).State)
-			require.Contains(t, []string{"pending", "ready"}, at("b:*", id).State)
+			require.Contains(t, []string{"waiting", "ready"}, at("b:*", id).State)
 		}
 		require.Regexp(t, `^SUBSCRIPTION:3:\d+:\d+$`, at("a", f.unack).Token)
 		require.Len(t, held, 10)

@@ -14,7 +14,7 @@ type Place struct{ Topic, Group, ID string }
 
 // Holding is the state of a message in a group.
 type Holding struct {
-	State string // "pending", "ready", "unack", "retry" or "dead"
+	State string // "waiting", "ready", "in_hand", "retrying" or "dead"
 	Token string // token of its lease, if it is in unack
 }
 
@@ -37,7 +37,7 @@ func Holdings(ctx context.Context, client redis.UniversalClient, prefix string) 
 func (s *snapshot) holdings(group string, held map[Place]Holding) {
 	enter := func(id, state, token string) { held[Place{s.topic, group, id}] = Holding{state, token} }
 	for id := range s.get("pending", "").scores {
-		enter(id, "pending", "")
+		enter(id, "waiting", "")
 	}
 	for _, entry := range s.get("ready", group).list {
 		if id, _, _ := strings.Cut(entry, ":"); id != strings.Repeat("0", queue.IDLength) { // an entry of zeros is void
@@ -46,10 +46,10 @@ func (s *snapshot) holdings(group string, held map[Place]Holding) {
 	}
 	leases := s.get("leases", group).fields
 	for id := range s.get("unack", group).scores {
-		enter(id, "unack", leases[id])
+		enter(id, "in_hand", leases[id])
 	}
-	for _, state := range []string{"retry", "dead"} {
-		for id := range s.get(state, group).scores {
+	for key, state := range map[string]string{"retry": "retrying", "dead": "dead"} {
+		for id := range s.get(key, group).scores {
 			enter(id, state, "")
 		}
 	}
