@@ -43,7 +43,7 @@ func TestTopicsThatAreNilEmptyOrGiven(t *testing.T) {
 			go func() { ended <- s.Run(t.Context()) }()
 			t.Cleanup(func() { require.NoError(t, <-ended) })
 
-			// The registry is read as soon as Run begins: before a topic of it has a scheduler.
+			// All topics are found without Add.
 			if c.topics == nil {
 				require.Eventually(t, func() bool { return len(s.Served()) == len(c.want) }, 10*time.Second, time.Millisecond)
 			}
