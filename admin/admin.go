@@ -136,7 +136,7 @@ func In(d time.Duration) When {
 	if d > redisdelay.MaxDelay {
 		return When{err: fmt.Errorf("%w: in %v: want at most %v", ErrInvalidArgument, d, redisdelay.MaxDelay)}
 	}
-	return When{due: queue.In(max(d, 0))}
+	return When{due: queue.In(d)}
 }
 
 // At is due at t by the clock of the Redis server, rounded up to the millisecond. A time in the

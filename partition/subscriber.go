@@ -48,7 +48,7 @@ func (c *SubscriberConfig) setDefaults() {
 // Validate reports every fault of the configuration at once. Errors wrap
 // redisdelay.ErrInvalidConfig. NewSubscriber calls it.
 func (c SubscriberConfig) Validate() error {
-	return errors.Join(checkConfigured(c.Partitions), field.NotNegative("PartitionMaxInFlight", c.PartitionMaxInFlight), c.Subscriber.Validate())
+	return errors.Join(checkConfigured(c.Partitions), field.NotNegative("PartitionMaxInFlight", c.PartitionMaxInFlight), field.Within("Subscriber", c.Subscriber.Validate()))
 }
 
 // Subscriber is a Watermill Subscriber that brings the messages of all partitions of a topic on one

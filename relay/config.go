@@ -141,5 +141,5 @@ func (c Config) Validate() error {
 	if c.Subscriber.Broadcast {
 		errs = append(errs, field.Invalid("Subscriber.Broadcast", "must be false: each process would publish every message"))
 	}
-	return errors.Join(append(errs, c.Subscriber.Validate())...)
+	return errors.Join(append(errs, field.Within("Subscriber", c.Subscriber.Validate()))...)
 }

@@ -58,3 +58,19 @@ func AtMost(name string, n, most int) error {
 	}
 	return nil
 }
+
+// Within returns the errors about the fields of a configuration that is itself the field of that
+// name in another one.
+func Within(name string, err error) error {
+	switch err := err.(type) {
+	case *Error:
+		return &Error{Field: name + "." + err.Field, Fault: err.Fault}
+	case interface{ Unwrap() []error }:
+		var all []error
+		for _, one := range err.Unwrap() {
+			all = append(all, Within(name, one))
+		}
+		return errors.Join(all...)
+	}
+	return err
+}
