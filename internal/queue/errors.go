@@ -23,7 +23,7 @@ var (
 	// ErrExists means that another message has the delay ID, or another schedule the name.
 	ErrExists = errors.New("name is taken")
 	// ErrAlreadyRun means that a Run that may be called once was called again.
-	ErrAlreadyRun = errors.New("Run was called before")
+	ErrAlreadyRun = errors.New("already run")
 	// ErrReserved means that a delay id is for an occurrence of a recurring schedule.
 	ErrReserved = errors.New("delay id is for an occurrence of a recurring schedule")
 	// ErrPastExpiry means that a message would be due when it is too late for it.
