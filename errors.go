@@ -99,7 +99,11 @@ var (
 )
 
 // FieldError is a fault of one field of a configuration, in any package of this module, and in otel
-// and prometheus. It wraps ErrInvalidConfig. The error of a Validate joins one for every invalid
-// field, as errors.Join does. Field names it as Go does, such as "Topics[2]", and Fault is the rest
-// of the sentence, such as "is required".
+// and prometheus. The error of a Validate joins one for every invalid field, as errors.Join does.
+// It wraps ErrInvalidConfig, and has two fields:
+//
+//	Field string // as Go names it, such as "KeyPrefix", "Topics[2]" or "Subscriber.Client"
+//	Fault string // the rest of the sentence, such as "is required"
+//
+// Use errors.As with a *FieldError.
 type FieldError = field.Error
