@@ -43,29 +43,6 @@ func warnOfEviction(logger watermill.LoggerAdapter, policy string) {
 	}
 }
 
-// invalid adds the field to an error, and wraps ErrInvalidConfig. It returns nil for nil.
-func invalid(field string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%w: %s %w", ErrInvalidConfig, field, err)
-}
-
-// notNegative checks a field whose zero value means the default.
-func notNegative[N ~int | ~int64](n N) error {
-	if n < 0 {
-		return fmt.Errorf("is %v; it has to be positive, or zero for the default", n)
-	}
-	return nil
-}
-
-func atMost(n, most int) error {
-	if n > most {
-		return fmt.Errorf("is %d; it may be %d at most", n, most)
-	}
-	return nil
-}
-
 // atLeast checks a duration whose zero value means the default.
 func atLeast(d, least time.Duration) error {
 	if d != 0 && d < least {

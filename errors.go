@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/consume"
+	"github.com/redisdelay/watermill-redisdelay/internal/field"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
 )
@@ -15,8 +16,8 @@ var (
 	ErrClosed = queue.ErrClosed
 
 	// ErrInvalidConfig means that a constructor of this module, or of otel or prometheus, refused
-	// its configuration. The error names every invalid field.
-	ErrInvalidConfig = queue.ErrInvalidConfig
+	// its configuration. The error has a FieldError for every invalid field.
+	ErrInvalidConfig = field.ErrInvalidConfig
 
 	// ErrInvalidTopic means that a topic is empty or longer than MaxTopicLength. With a
 	// StreamConfig it also means that no stream may have that name.
@@ -32,9 +33,14 @@ var (
 	// PublisherConfig.MaxPublishMessages, or more bytes than MaxPublishBytes.
 	ErrPublishTooLarge = errors.New("too much for one Publish")
 
-	// ErrExists means that Publish refused a message with DelayIDReject, because its delay ID is
-	// taken.
+	// ErrExists means that a name is taken. Publish returns it for a message with DelayIDReject
+	// whose delay ID another one has. In package admin it means that another message has the delay
+	// ID by now, and in package periodic that another schedule has the name.
 	ErrExists = queue.ErrExists
+
+	// ErrAlreadyRun means that Run of a scheduler.Scheduler or a periodic.Periodic was called a
+	// second time.
+	ErrAlreadyRun = queue.ErrAlreadyRun
 
 	// ErrReserved means that Publish refused a message, because its delay ID is
 	// "<schedule>@<digits>" for a recurring schedule of the topic (package periodic). Such IDs are
@@ -91,3 +97,13 @@ var (
 	// nothing.
 	ErrLeaseLost = consume.ErrLeaseLost
 )
+
+// FieldError is a fault of one field of a configuration, in any package of this module, and in otel
+// and prometheus. The error of a Validate joins one for every invalid field, as errors.Join does.
+// It wraps ErrInvalidConfig, and has two fields:
+//
+//	Field string // as Go names it, such as "KeyPrefix", "Topics[2]" or "Subscriber.Client"
+//	Fault string // the rest of the sentence, such as "is required"
+//
+// Use errors.As with a *FieldError.
+type FieldError = field.Error

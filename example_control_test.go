@@ -273,6 +273,22 @@ func ExampleStripMetadata() {
 	// Output: due in 1m0s for ann
 }
 
+// Setters return no error. CheckMetadata tells what Publish would refuse, such as before a message
+// goes into an outbox.
+func ExampleCheckMetadata() {
+	msg := message.NewMessage(watermill.NewUUID(), []byte("order 123"))
+	redisdelay.DelayFor(msg, -time.Minute)
+	redisdelay.SetMaxDeliveries(msg, 0)
+
+	err := redisdelay.CheckMetadata(msg)
+	fmt.Println("the delay:", errors.Is(err, redisdelay.ErrInvalidDelay))
+	fmt.Println("other metadata:", errors.Is(err, redisdelay.ErrInvalidMetadata))
+
+	// Output:
+	// the delay: true
+	// other metadata: true
+}
+
 func startServer() (*redisdelaytest.Server, *redisdelay.Publisher, func()) {
 	server, err := redisdelaytest.New(redisdelaytest.Config{Now: time.Date(2026, time.March, 4, 12, 0, 0, 0, time.UTC)})
 	check(err)

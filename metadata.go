@@ -131,10 +131,15 @@ var (
 	ErrInvalidMetadata = meta.ErrInvalidMetadata
 )
 
-// CheckMetadata returns the error of Publish about the metadata of msg, or nil: for programs that
-// store messages before they publish them. Errors wrap ErrInvalidDelay, ErrInvalidMetadata or
-// ErrPastExpiry.
+// CheckMetadata returns the error that Publish would return about the metadata of msg, and about a
+// delay in its context, or nil. It needs no Redis. Call it after the setters, such as DelayFor,
+// SetDelayID and ExpireAt, to find a wrong value where it was set, or before a message is stored to
+// be published later. The error joins one for each fault, and each names key and value. They wrap
+// ErrInvalidDelay, ErrInvalidMetadata or ErrPastExpiry; that for a nil message is ErrNilMessage.
 func CheckMetadata(msg *message.Message) error {
+	if msg == nil {
+		return ErrNilMessage
+	}
 	_, err := meta.Read(msg, time.Now())
 	return err
 }
@@ -162,7 +167,7 @@ func Delayed(msg *message.Message) (bool, error) {
 }
 
 // DelayFor delays msg by d after it is published. It replaces an earlier DelayFor or DelayUntil.
-// Publish refuses a negative d and one above MaxDelay.
+// Publish refuses a negative d and one above MaxDelay; CheckMetadata tells before.
 func DelayFor(msg *message.Message, d time.Duration) {
 	delete(msg.Metadata, DelayUntilKey)
 	setKey(msg, DelayKey, d.String())
@@ -170,29 +175,31 @@ func DelayFor(msg *message.Message, d time.Duration) {
 
 // DelayUntil delays msg until t by the clock of the Redis server. It replaces an earlier DelayFor
 // or DelayUntil. Publish refuses a t more than MaxDelay ahead, the zero time, and any other time
-// before the year 2000.
+// before the year 2000; CheckMetadata tells before.
 func DelayUntil(msg *message.Message, t time.Time) {
 	delete(msg.Metadata, DelayKey)
 	setKey(msg, DelayUntilKey, t.UTC().Format(time.RFC3339Nano))
 }
 
-// SetDelayID names msg while it waits. The mode "" is the default, DelayIDReplace.
-// Publish refuses an empty id and one that is longer than MaxDelayIDLength.
+// SetDelayID names msg while it waits. The mode "" is the default, DelayIDReplace. Publish refuses
+// an empty id, one that is longer than MaxDelayIDLength, and an unknown mode; CheckMetadata tells
+// before.
 func SetDelayID(msg *message.Message, id string, mode DelayIDMode) {
 	setKey(msg, DelayIDKey, id)
 	setOrDelete(msg, DelayIDModeKey, string(mode))
 }
 
 // SetDelayIDWindow keeps msg's delay ID taken for d after msg is due. If msg has no delay, that is
-// from now on: so a message is published only once.
+// from now on: so a message is published only once. Publish refuses a negative d, one above
+// MaxDelay, and a message without a delay ID; CheckMetadata tells before.
 func SetDelayIDWindow(msg *message.Message, d time.Duration) {
 	setKey(msg, DelayIDWindowKey, d.String())
 }
 
 // SetMaxDeliveries says after how many failed deliveries msg is dead-lettered, instead of the
-// subscriber's MaxDeliveries; a negative n is no limit. Publish refuses 0 and an n above
-// 2147483647. A lease that runs out for the first time is no failed delivery, so 1 is not at most
-// once.
+// subscriber's MaxDeliveries; a negative n is no limit. A lease that runs out for the first time is
+// no failed delivery, so 1 is not at most once. Publish refuses 0, an n above 2147483647 and one
+// below -2147483648; CheckMetadata tells before.
 func SetMaxDeliveries(msg *message.Message, n int) {
 	setKey(msg, MaxDeliveriesKey, strconv.Itoa(n))
 }
@@ -200,7 +207,7 @@ func SetMaxDeliveries(msg *message.Message, n int) {
 // SetBackoff says how long msg waits after a Nack. It waits about initial after the first delivery,
 // twice as long after each further one, and about max at most. If the two are the same, it waits
 // exactly that long each time. Publish refuses a negative duration, one above MaxDelay, and a max
-// below initial.
+// below initial; CheckMetadata tells before.
 func SetBackoff(msg *message.Message, initial, max time.Duration) {
 	value := initial.String()
 	if max != initial {
@@ -210,14 +217,17 @@ func SetBackoff(msg *message.Message, initial, max time.Duration) {
 }
 
 // ExpireAt says from when on it is too late to deliver msg, and what happens then. With the zero
-// time it is never too late. The value "" for then is the default, ExpiryDeliver.
+// time it is never too late. The value "" for then is the default, ExpiryDeliver. Publish refuses
+// an unknown value, a year above 9999, and a delay that does not end before t unless then is
+// ExpiryDeliver; CheckMetadata tells before.
 func ExpireAt(msg *message.Message, t time.Time, then OnExpiry) {
 	setKey(msg, ExpiresAtKey, t.UTC().Format(time.RFC3339Nano))
 	setOrDelete(msg, OnExpiryKey, string(then))
 }
 
 // ExpireAfter says how long after msg is due it is too late to deliver it, and what happens then.
-// The value "" for then is the default, ExpiryDeliver.
+// The value "" for then is the default, ExpiryDeliver. Publish refuses an unknown value, a lateness
+// below a millisecond, and one above MaxDelay; CheckMetadata tells before.
 func ExpireAfter(msg *message.Message, lateness time.Duration, then OnExpiry) {
 	setKey(msg, MaxLatenessKey, lateness.String())
 	setOrDelete(msg, OnExpiryKey, string(then))

@@ -3,6 +3,8 @@ package redisdelay_test
 import (
 	"errors"
 	"fmt"
+	"math"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/require"
@@ -107,6 +110,98 @@ func TestMalformedMetadataIsRefusedWithItsName(t *testing.T) {
 		require.True(t, named, "%v: %v", metadata, err)
 	}
 	require.ErrorIs(t, redisdelay.CheckMetadata(&message.Message{Metadata: message.Metadata{"delay": "x"}}), redisdelay.ErrInvalidDelay)
+}
+
+// The check that needs no Redis says word for word what Publish says, of all faults at once.
+func TestCheckMetadataAndPublishAgree(t *testing.T) {
+	s := embedded(t)
+	p := newPublisher(t, s)
+	soon := time.Now().Add(time.Hour)
+	type set func(*message.Message)
+	delayFor := func(d time.Duration) set { return func(m *message.Message) { redisdelay.DelayFor(m, d) } }
+	until := func(at time.Time) set { return func(m *message.Message) { redisdelay.DelayUntil(m, at) } }
+	name := func(id string, mode redisdelay.DelayIDMode) set {
+		return func(m *message.Message) { redisdelay.SetDelayID(m, id, mode) }
+	}
+	window := func(d time.Duration) set { return func(m *message.Message) { redisdelay.SetDelayIDWindow(m, d) } }
+	deliveries := func(n int) set { return func(m *message.Message) { redisdelay.SetMaxDeliveries(m, n) } }
+	backoff := func(first, last time.Duration) set {
+		return func(m *message.Message) { redisdelay.SetBackoff(m, first, last) }
+	}
+	expireAt := func(at time.Time, then redisdelay.OnExpiry) set {
+		return func(m *message.Message) { redisdelay.ExpireAt(m, at, then) }
+	}
+	expireAfter := func(d time.Duration, then redisdelay.OnExpiry) set {
+		return func(m *message.Message) { redisdelay.ExpireAfter(m, d, then) }
+	}
+	watermills := func(d delay.Delay) set { return func(m *message.Message) { delay.Message(m, d) } }
+	inContext := func(d delay.Delay) set {
+		return func(m *message.Message) { m.SetContext(delay.WithContext(m.Context(), d)) }
+	}
+	for what, c := range map[string]struct {
+		set    []set
+		faults []string // the keys that are wrong
+	}{
+		"nothing":              {},
+		"all":                  {[]set{delayFor(time.Minute), name("all", redisdelay.DelayIDKeep), window(time.Hour), deliveries(3), backoff(0, time.Hour), expireAt(soon, redisdelay.ExpiryDrop), expireAfter(time.Second, redisdelay.ExpiryDead)}, nil},
+		"the limits":           {[]set{delayFor(redisdelay.MaxDelay), name(strings.Repeat("x", redisdelay.MaxDelayIDLength), ""), window(redisdelay.MaxDelay), deliveries(math.MaxInt32), backoff(redisdelay.MaxDelay, redisdelay.MaxDelay), expireAfter(redisdelay.MaxDelay, "")}, nil},
+		"the least":            {[]set{delayFor(0), name("x", ""), window(0), deliveries(math.MinInt32), backoff(0, 0), expireAt(time.Time{}, ""), expireAfter(time.Millisecond, "")}, nil},
+		"a past instant":       {[]set{until(time.Now().Add(-time.Hour))}, nil},
+		"a past expiry":        {[]set{expireAt(time.Now().Add(-time.Hour), redisdelay.ExpiryDrop)}, nil},
+		"negative delay":       {[]set{delayFor(-1)}, []string{"delay"}},
+		"overlong delay":       {[]set{delayFor(redisdelay.MaxDelay + 1)}, []string{"delay"}},
+		"zero instant":         {[]set{until(time.Time{})}, []string{"delay_until"}},
+		"far instant":          {[]set{until(time.Now().Add(redisdelay.MaxDelay + time.Hour))}, []string{"delay_until"}},
+		"two delays":           {[]set{delayFor(1), func(m *message.Message) { m.Metadata.Set(redisdelay.DelayUntilKey, "x") }}, []string{"delay"}},
+		"Watermill's":          {[]set{watermills(delay.Until(time.Time{}))}, []string{delay.DelayedUntilKey}},
+		"in the context":       {[]set{inContext(delay.Until(time.Time{}))}, []string{delay.DelayedUntilKey}},
+		"no name":              {[]set{name("", "")}, []string{"delay_id"}},
+		"overlong name":        {[]set{name(strings.Repeat("x", redisdelay.MaxDelayIDLength+1), "")}, []string{"delay_id"}},
+		"unknown mode":         {[]set{name("x", "other")}, []string{"delay_id_mode"}},
+		"negative window":      {[]set{name("x", ""), window(-1)}, []string{"delay_id_window"}},
+		"window without name":  {[]set{window(1)}, []string{"delay_id_window"}},
+		"no delivery":          {[]set{deliveries(0)}, []string{"max_deliveries"}},
+		"many deliveries":      {[]set{deliveries(math.MaxInt32 + 1)}, []string{"max_deliveries"}},
+		"few deliveries":       {[]set{deliveries(math.MinInt32 - 1)}, []string{"max_deliveries"}},
+		"negative backoff":     {[]set{backoff(-1, 1)}, []string{"backoff"}},
+		"falling backoff":      {[]set{backoff(2, 1)}, []string{"backoff"}},
+		"overlong backoff":     {[]set{backoff(1, redisdelay.MaxDelay+1)}, []string{"backoff"}},
+		"unknown end":          {[]set{expireAt(soon, "explode")}, []string{"on_expiry"}},
+		"far expiry":           {[]set{expireAt(time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC), "")}, []string{"expires_at"}},
+		"delay beyond its end": {[]set{until(soon), expireAt(soon, redisdelay.ExpiryDead)}, []string{"expires_at"}},
+		"no lateness":          {[]set{expireAfter(0, "")}, []string{"max_lateness"}},
+		"overlong lateness":    {[]set{expireAfter(redisdelay.MaxDelay+1, "")}, []string{"max_lateness"}},
+		"everything": {
+			[]set{delayFor(-1), name("", "other"), window(-1), deliveries(0), backoff(2, 1), expireAt(time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC), ""), expireAfter(0, "explode")},
+			[]string{"delay", "max_deliveries", "backoff", "delay_id", "delay_id_mode", "delay_id_window", "expires_at", "max_lateness", "on_expiry"},
+		},
+		"late, and one more": {
+			[]set{until(soon), expireAt(soon, redisdelay.ExpiryDrop), deliveries(0)}, []string{"max_deliveries", "expires_at"},
+		},
+	} {
+		msg := message.NewMessage("uuid", nil)
+		for _, set := range c.set {
+			set(msg)
+		}
+		checked, published := redisdelay.CheckMetadata(msg), p.Publish("topic", msg)
+		if c.faults == nil {
+			require.NoError(t, checked, what)
+			require.NoError(t, published, what)
+			continue
+		}
+		require.EqualError(t, published, `publish to topic "topic": message 0 (UUID "uuid"): `+checked.Error(), what)
+		var keys []string
+		for _, line := range strings.Split(checked.Error(), "\n") {
+			keys = append(keys, regexp.MustCompile(`^invalid (?:delay|metadata): metadata (\S+) is "`).FindStringSubmatch(line)[1])
+		}
+		require.Equal(t, c.faults, keys, what)
+		for _, sentinel := range []error{redisdelay.ErrInvalidDelay, redisdelay.ErrInvalidMetadata, redisdelay.ErrPastExpiry} {
+			require.Equal(t, errors.Is(checked, sentinel), errors.Is(published, sentinel), what)
+		}
+		require.True(t, errors.Is(checked, redisdelay.ErrInvalidDelay) || errors.Is(checked, redisdelay.ErrInvalidMetadata), what)
+	}
+	require.ErrorIs(t, redisdelay.CheckMetadata(nil), redisdelay.ErrNilMessage)
+	require.ErrorIs(t, p.Publish("topic", nil), redisdelay.ErrNilMessage)
 }
 
 func TestHandlerSchedulesItsSuccessorUnderItsOwnDelayID(t *testing.T) {

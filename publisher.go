@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/field"
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
 	"github.com/redisdelay/watermill-redisdelay/internal/meta"
@@ -102,17 +103,18 @@ const mostPublished = 100_000
 // NewPublisher calls it.
 func (c PublisherConfig) Validate() error {
 	return errors.Join(
-		invalid("Client", servers.CheckClient(c.Client)),
-		invalid("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
-		invalid("MaxMessageBytes", notNegative(c.MaxMessageBytes)),
-		invalid("MaxPublishMessages", errors.Join(notNegative(c.MaxPublishMessages), atMost(c.MaxPublishMessages, mostPublished))),
-		invalid("MaxPublishBytes", notNegative(c.MaxPublishBytes)),
-		invalid("MaxWaiting", notNegative(c.MaxWaiting)),
-		invalid("Marshaler", checkMarshaler(c.Marshaler, c.Stream)),
+		field.Check("Client", servers.CheckClient(c.Client)),
+		field.Check("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
+		field.NotNegative("MaxMessageBytes", c.MaxMessageBytes),
+		field.NotNegative("MaxPublishMessages", c.MaxPublishMessages),
+		field.AtMost("MaxPublishMessages", c.MaxPublishMessages, mostPublished),
+		field.NotNegative("MaxPublishBytes", c.MaxPublishBytes),
+		field.NotNegative("MaxWaiting", c.MaxWaiting),
+		field.Check("Marshaler", checkMarshaler(c.Marshaler, c.Stream)),
 		c.Stream.validate(),
-		invalid("WaitReplicas", notNegative(c.WaitReplicas)),
-		invalid("WaitTimeout", notNegative(c.WaitTimeout)),
-		invalid("CloseTimeout", notNegative(c.CloseTimeout)),
+		field.NotNegative("WaitReplicas", c.WaitReplicas),
+		field.NotNegative("WaitTimeout", c.WaitTimeout),
+		field.NotNegative("CloseTimeout", c.CloseTimeout),
 	)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/consume"
+	"github.com/redisdelay/watermill-redisdelay/internal/field"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
@@ -74,9 +75,9 @@ func (c *StreamConfig) validate() error {
 	if c == nil {
 		return nil
 	}
-	errs := []error{invalid("Stream.MaxLen", notNegative(c.MaxLen)), invalid("Stream.MaxDead", notNegative(c.MaxDead))}
+	errs := []error{field.NotNegative("Stream.MaxLen", c.MaxLen), field.NotNegative("Stream.MaxDead", c.MaxDead)}
 	for _, topic := range slices.Sorted(maps.Keys(c.MaxLens)) {
-		errs = append(errs, invalid(fmt.Sprintf("Stream.MaxLens[%q]", topic), notNegative(c.MaxLens[topic])))
+		errs = append(errs, field.NotNegative(fmt.Sprintf("Stream.MaxLens[%q]", topic), c.MaxLens[topic]))
 	}
 	return errors.Join(errs...)
 }

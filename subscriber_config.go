@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/field"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
@@ -188,15 +189,15 @@ func (c *SubscriberConfig) setDefaults() {
 // NewSubscriber calls it.
 func (c SubscriberConfig) Validate() error {
 	return errors.Join(
-		invalid("Client", servers.CheckClient(c.Client)),
-		invalid("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
-		invalid("ConsumerGroup", checkGroup(c.ConsumerGroup, c.Broadcast)),
-		invalid("BroadcastExpiry", atLeast(c.BroadcastExpiry, 2*time.Minute)),
-		invalid("GroupExpiry", checkGroupExpiry(c.GroupExpiry, c.Broadcast)),
-		invalid("SingleActive", checkSingleActive(c.SingleActive, c.Broadcast)),
-		invalid("MaxInFlight", notNegative(c.MaxInFlight)),
-		invalid("LeaseDuration", atLeast(c.LeaseDuration, 10*time.Millisecond)),
-		invalid("MaxDead", notNegative(c.MaxDead)),
-		invalid("CloseTimeout", notNegative(c.CloseTimeout)),
+		field.Check("Client", servers.CheckClient(c.Client)),
+		field.Check("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
+		field.Check("ConsumerGroup", checkGroup(c.ConsumerGroup, c.Broadcast)),
+		field.Check("BroadcastExpiry", atLeast(c.BroadcastExpiry, 2*time.Minute)),
+		field.Check("GroupExpiry", checkGroupExpiry(c.GroupExpiry, c.Broadcast)),
+		field.Check("SingleActive", checkSingleActive(c.SingleActive, c.Broadcast)),
+		field.NotNegative("MaxInFlight", c.MaxInFlight),
+		field.Check("LeaseDuration", atLeast(c.LeaseDuration, 10*time.Millisecond)),
+		field.NotNegative("MaxDead", c.MaxDead),
+		field.NotNegative("CloseTimeout", c.CloseTimeout),
 	)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/field"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
@@ -56,16 +57,9 @@ func (c *Config) setDefaults() {
 // it.
 func (c Config) Validate() error {
 	return errors.Join(
-		invalid("Client", servers.CheckClient(c.Client)),
-		invalid("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
+		field.Check("Client", servers.CheckClient(c.Client)),
+		field.Check("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
 	)
-}
-
-func invalid(field string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%w: %s %w", ErrInvalidConfig, field, err)
 }
 
 // Admin inspects and changes topics. It is safe for concurrent use, and needs no Close.
@@ -136,18 +130,18 @@ type When struct {
 	err error
 }
 
-// In is due d after Redis receives it. d is rounded up to the millisecond; the maximum is
-// redisdelay.MaxDelay.
+// In is due d after Redis receives it, rounded up to the millisecond. A negative d is in the past,
+// and that is now, as with At. More than redisdelay.MaxDelay is refused.
 func In(d time.Duration) When {
-	if d < 0 || d > redisdelay.MaxDelay {
-		return When{err: fmt.Errorf("%w: in %v: want from 0 to %v", ErrInvalidArgument, d, redisdelay.MaxDelay)}
+	if d > redisdelay.MaxDelay {
+		return When{err: fmt.Errorf("%w: in %v: want at most %v", ErrInvalidArgument, d, redisdelay.MaxDelay)}
 	}
 	return When{due: queue.In(d)}
 }
 
 // At is due at t by the clock of the Redis server, rounded up to the millisecond. A time in the
-// past is now. A time more than redisdelay.MaxDelay ahead is refused, as is one before the year
-// 2000, such as the zero time, which was never set.
+// past is now, as with In. A time more than redisdelay.MaxDelay ahead is refused, as is one before
+// the year 2000, such as the zero time, which was never set.
 func At(t time.Time) When {
 	if t.Before(queue.Earliest) {
 		return When{err: fmt.Errorf("%w: at %v: want a time from the year 2000 on", ErrInvalidArgument, t)}

@@ -2,6 +2,7 @@ package admin_test
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -30,7 +31,6 @@ func TestConfigurationAndArgumentsAreChecked(t *testing.T) {
 	s.register(t, "a")
 	for name, err := range map[string]error{
 		"empty ref":        s.admin.Cancel(ctx, topic, admin.Ref{}),
-		"negative delay":   s.admin.Reschedule(ctx, topic, admin.ByID("x"), admin.In(-1)),
 		"overlong delay":   s.admin.Reschedule(ctx, topic, admin.ByID("x"), admin.In(redisdelay.MaxDelay+1)),
 		"zero instant":     s.admin.Reschedule(ctx, topic, admin.ByID("x"), admin.At(time.Time{})),
 		"instant of 1970":  s.admin.Reschedule(ctx, topic, admin.ByID("x"), admin.At(time.Unix(0, 0))),
@@ -54,6 +54,32 @@ func TestConfigurationAndArgumentsAreChecked(t *testing.T) {
 	require.NoError(t, only(s.admin.List(ctx, topic, admin.Query{State: admin.Waiting, Group: "unknown"})))
 	require.ErrorIs(t, only(s.admin.Upcoming(ctx, topic, admin.Load{Width: 1, Buckets: 1, Group: "unknown"})), admin.ErrNotFound)
 	require.NoError(t, only(s.admin.Upcoming(ctx, topic, admin.Load{Width: 1, Buckets: 1})), "no group is asked for")
+}
+
+// A time in the past means now, for In as for At.
+func TestThePastIsNow(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		p := s.publisher(t)
+		for name, when := range map[string]admin.When{
+			"zero": {}, "in 0": admin.In(0), "in -1h": admin.In(-time.Hour), "in the least": admin.In(math.MinInt64),
+			"at now": admin.At(time.Now()), "an hour ago": admin.At(time.Now().Add(-time.Hour)),
+			"at the earliest": admin.At(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)),
+		} {
+			msg := message.NewMessage(name, nil)
+			redisdelay.DelayFor(msg, time.Hour)
+			require.NoError(t, p.Publish(topic, msg))
+			before := s.list(t, "", admin.Waiting)
+			require.Len(t, before, 1)
+			require.NoError(t, s.admin.Reschedule(ctx, topic, admin.ByID(before[0].ID), when), name)
+			stats, err := s.admin.Stats(ctx, topic)
+			require.NoError(t, err)
+			m, err := s.admin.Get(ctx, topic, admin.ByID(before[0].ID))
+			require.NoError(t, err)
+			require.WithinDuration(t, stats.Now, m.Places[0].At, time.Minute, name)
+			require.False(t, m.Places[0].At.After(stats.Now), "%s: it is due", name)
+			require.NoError(t, s.admin.Cancel(ctx, topic, admin.ByID(before[0].ID)))
+		}
+	})
 }
 
 func TestTopicsAreListedInPages(t *testing.T) {

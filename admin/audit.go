@@ -33,9 +33,6 @@ type Act struct {
 	Error  string `json:"error,omitempty"`
 }
 
-// MarshalJSON writes the fields as docs/control.md says.
-func (a Act) MarshalJSON() ([]byte, error) { return object(a) }
-
 // actText is the maximum length of a text of an Act, in bytes.
 const actText = 1024
 

@@ -1,13 +1,5 @@
 package admin
 
-import (
-	"encoding/json"
-	"math"
-	"time"
-
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-)
-
 // Counters is what a topic has counted since it was created. The counters only grow.
 type Counters struct {
 	// Published counts messages that the topic took.
@@ -95,59 +87,4 @@ type DeadCounters struct {
 // Total returns the number of deaths by all causes.
 func (d DeadCounters) Total() int {
 	return d.Deliveries + d.Lease + d.Asked + d.Late + d.Unmarshal + d.Killed
-}
-
-// Lateness is a histogram: it counts deliveries by how late they were. Bucket i has those that were
-// later than LatenessBounds()[i-1], and not later than LatenessBounds()[i]. The last bucket has all
-// that were later than any bound. Lateness of two times may be subtracted bucket by bucket.
-type Lateness [16]int
-
-// LatenessBounds returns the bounds of the buckets of a Lateness, from a millisecond to a minute.
-func LatenessBounds() []time.Duration { return queue.LateBounds() }
-
-// Count returns the number of deliveries.
-func (l Lateness) Count() (n int) {
-	for _, in := range l {
-		n += in
-	}
-	return n
-}
-
-// Quantile returns the smallest bound that at least a part q of the deliveries were not later than,
-// such as 0.99. It returns 0 if there is no delivery, and the largest Duration, which means "more
-// than a minute", if no bound is large enough.
-func (l Lateness) Quantile(q float64) time.Duration {
-	total := l.Count()
-	if total == 0 {
-		return 0
-	}
-	wanted := max(1, int(math.Ceil(q*float64(total))))
-	n := 0
-	for i, bound := range LatenessBounds() {
-		if n += l[i]; n >= wanted {
-			return bound
-		}
-	}
-	return math.MaxInt64
-}
-
-// MarshalJSON returns a list of the buckets that are not empty, ascending, such as
-// [{"at_most":"5ms","count":12},{"at_most":"","count":1}]. The last bucket has no bound.
-func (l Lateness) MarshalJSON() ([]byte, error) {
-	type bucket struct {
-		AtMost string `json:"at_most"`
-		Count  int    `json:"count"`
-	}
-	list := []bucket{}
-	bounds := LatenessBounds()
-	for i, n := range l {
-		switch {
-		case n == 0:
-		case i < len(bounds):
-			list = append(list, bucket{bounds[i].String(), n})
-		default:
-			list = append(list, bucket{"", n})
-		}
-	}
-	return json.Marshal(list)
 }

@@ -78,18 +78,12 @@ type Problem struct {
 	weight int // more is worse, of problems of one kind
 }
 
-// MarshalJSON writes the fields as docs/control.md says.
-func (p Problem) MarshalJSON() ([]byte, error) { return object(p) }
-
 // Diagnosis is the result of Diagnose.
 type Diagnosis struct {
 	Now      time.Time `json:"now"`    // by the server's clock
 	Topics   int       `json:"topics"` // how many were looked at
 	Problems []Problem `json:"problems"`
 }
-
-// MarshalJSON writes the fields as docs/control.md says.
-func (d Diagnosis) MarshalJSON() ([]byte, error) { return object(d) }
 
 // DiagnoseOptions says what Diagnose looks at.
 type DiagnoseOptions struct {

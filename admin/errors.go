@@ -14,7 +14,7 @@ var (
 	// ErrTooLate means that some group has the message and does not wait for it. The error names
 	// the state in each group. Of a delay ID whose window lasts, the message may also be gone.
 	ErrTooLate = operate.ErrTooLate
-	// ErrExists means that another message has the delay ID now.
+	// ErrExists means that another message has the delay ID now. It is redisdelay.ErrExists.
 	ErrExists = queue.ErrExists
 	// ErrPastExpiry means that Reschedule would have the message due at or after its expires_at.
 	ErrPastExpiry = redisdelay.ErrPastExpiry
@@ -32,7 +32,8 @@ var (
 	ErrServerFull = refusal.ErrServerFull
 	// ErrInvalidTopic means that a topic name is empty or too long.
 	ErrInvalidTopic = redisdelay.ErrInvalidTopic
-	// ErrInvalidConfig means that New refused the Config; the error names every invalid field.
+	// ErrInvalidConfig means that New refused the Config. The error has a redisdelay.FieldError for
+	// every invalid field. It is redisdelay.ErrInvalidConfig.
 	ErrInvalidConfig = redisdelay.ErrInvalidConfig
 	// ErrInvalidArgument means that another argument is invalid; the error names it.
 	ErrInvalidArgument = operate.ErrInvalid

@@ -2,6 +2,7 @@ package admin_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -177,6 +178,20 @@ func ExampleAdmin_Stats() {
 	// Output:
 	// 1 waiting, next due in 1h0m0s
 	// billing: 1 ready, subscribed: false
+}
+
+// The types of this package read what the tool prints with --json.
+func ExampleGroupStats() {
+	printed := `{"group":"billing","ready":2,"dead_retention":"720h0m0s","lateness":[{"at_most":"5ms","count":98},{"at_most":"1s","count":2}]}`
+
+	var g admin.GroupStats
+	check(json.Unmarshal([]byte(printed), &g))
+	fmt.Println(g.Group, g.Ready, g.DeadRetention)
+	fmt.Println("99 % were at most", g.Lateness.Quantile(0.99), "late")
+
+	// Output:
+	// billing 2 720h0m0s
+	// 99 % were at most 1s late
 }
 
 func ExampleAdmin_Overview() {

@@ -223,7 +223,7 @@ func (g *GroupStats) add(p GroupStats) {
 	addUp(&g.Dead, p.Dead)
 	addUp(&g.Suspects, p.Suspects)
 	addUp(&g.Counters, p.Counters)
-	addUp(&g.Lateness, p.Lateness)
+	g.Lateness = g.Lateness.Plus(p.Lateness)
 	g.OldestDue, g.NextRetry, g.OldestDead = earliest(g.OldestDue, p.OldestDue), earliest(g.NextRetry, p.NextRetry), earliest(g.OldestDead, p.OldestDead)
 	g.Subscribed = g.Subscribed && p.Subscribed
 	g.SingleActive, g.Epoch = g.SingleActive || p.SingleActive, 0

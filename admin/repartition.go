@@ -38,9 +38,6 @@ type Partitioning struct {
 	Unused []string `json:"unused,omitempty"`
 }
 
-// MarshalJSON writes the fields as docs/control.md says.
-func (p Partitioning) MarshalJSON() ([]byte, error) { return object(p) }
-
 // Done returns whether no change is under way.
 func (p Partitioning) Done() bool { return p.Before == 0 && p.Next == 0 }
 

@@ -51,9 +51,6 @@ type Schedule struct {
 	MissedAt time.Time `json:"missed_at"`
 }
 
-// MarshalJSON implements json.Marshaler.
-func (s Schedule) MarshalJSON() ([]byte, error) { return object(s) }
-
 // TopicSchedules is the recurring schedules of a topic.
 type TopicSchedules struct {
 	Topic     string     `json:"topic"`
@@ -61,9 +58,6 @@ type TopicSchedules struct {
 	Now       time.Time  `json:"now"`             // the server's clock
 	Schedules []Schedule `json:"schedules"`       // by name
 }
-
-// MarshalJSON implements json.Marshaler.
-func (s TopicSchedules) MarshalJSON() ([]byte, error) { return object(s) }
 
 // Schedules returns the recurring schedules of topics in few round trips, in the order of the names
 // and then of the schedules. Of a partitioned topic it returns those of all partitions.

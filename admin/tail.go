@@ -37,9 +37,6 @@ type Tailed struct {
 	Unseen int `json:"unseen"`
 }
 
-// MarshalJSON writes the fields as docs/control.md says.
-func (t Tailed) MarshalJSON() ([]byte, error) { return object(t) }
-
 // Tail calls show with each message that becomes due from now on, in order of due time, until ctx
 // ends, which is no error, or show returns false. The only Place of a message has no state, and the
 // time at which the message is due. A retry is shown again.

@@ -46,9 +46,6 @@ type Worker struct {
 	StandsBy bool `json:"stands_by,omitempty"`
 }
 
-// MarshalJSON writes the fields as docs/control.md says.
-func (w Worker) MarshalJSON() ([]byte, error) { return object(w) }
-
 // Workers returns who subscribes to a topic, by group, host and PID, for each partition. A
 // subscription is gone when it is closed. If its process ends without that, it is gone when its
 // leases are over, and 90 seconds after it was last seen, or later if its LeaseDuration is longer.

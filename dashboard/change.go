@@ -110,6 +110,9 @@ func (d *Dashboard) settle(c *call) (string, error) {
 			return "", bad(fmt.Sprintf("%q is no duration. Write it like 30m or 2h.", texts.Clip(c.q("in"), 40)))
 		}
 		act.Action, act.Detail, said = "reschedule", "in "+by.String(), "Rescheduled: it is due in "+duration(by)+"."
+		if by <= 0 {
+			said = "Rescheduled: it is due now."
+		}
 		err = d.admin.Reschedule(c.ctx, topic, admin.ByID(id), admin.In(by))
 	default:
 		return "", errNoPage

@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/field"
 )
 
 // Config configures a Dashboard.
@@ -132,27 +133,26 @@ func (c *Config) setDefaults() {
 func (c Config) Validate() error {
 	var errs []error
 	if c.Admin == nil {
-		errs = append(errs, fmt.Errorf("%w: field Admin is nil: use admin.New", admin.ErrInvalidConfig))
+		errs = append(errs, field.Invalid("Admin", "is required: use admin.New"))
 	}
 	if p := c.Prefix; p != "" && (!strings.HasPrefix(p, "/") || strings.HasSuffix(p, "/") || strings.ContainsAny(p, "?#%{} ")) {
-		errs = append(errs, fmt.Errorf("%w: field Prefix is %q: it must begin with a slash, not end with one, and be plain, such as \"/redisdelay\"", admin.ErrInvalidConfig, p))
+		errs = append(errs, field.Invalid("Prefix", "is %q: it must begin with a slash, not end with one, and be plain, such as \"/redisdelay\"", p))
 	}
 	for _, host := range c.Hosts {
 		if _, _, err := net.SplitHostPort(host); err == nil || host == "" || strings.ContainsAny(host, "/*") {
-			errs = append(errs, fmt.Errorf("%w: field Hosts has %q: it must be a name without port, such as \"ops.example.com\"", admin.ErrInvalidConfig, host))
+			errs = append(errs, field.Invalid("Hosts", "has %q: it must be a name without port, such as \"ops.example.com\"", host))
 		}
 	}
-	if _, _, _, err := splitPublic(c.PublicURL); err != nil {
-		errs = append(errs, fmt.Errorf("field PublicURL %w", err))
-	}
+	_, _, _, err := splitPublic(c.PublicURL)
+	errs = append(errs, field.Check("PublicURL", err))
 	for _, proxy := range c.Proxies {
 		if !proxy.IsValid() {
-			errs = append(errs, errors.New("field Proxies has an invalid network: use netip.ParsePrefix"))
+			errs = append(errs, field.Invalid("Proxies", "has an invalid network: use netip.ParsePrefix"))
 		}
 	}
 	for _, name := range c.Redact {
 		if len(wordsOf(name)) == 0 {
-			errs = append(errs, fmt.Errorf("field Redact has %q: a name needs a letter or a digit", name))
+			errs = append(errs, field.Invalid("Redact", "has %q: a name needs a letter or a digit", name))
 		}
 	}
 	return errors.Join(errs...)

@@ -12,16 +12,18 @@ import (
 type sample struct {
 	at                   time.Time
 	published, delivered int
-	late                 [len(admin.Lateness{})]uint32 // of all groups together; wraps around
+	late                 []uint32 // buckets of admin.Lateness, of all groups together; they wrap around
 }
 
 func sampleOf(s admin.Stats) sample {
 	one := sample{at: s.Now, published: s.Counters.Published}
+	var late admin.Lateness
 	for _, g := range s.Groups {
 		one.delivered += g.Counters.Delivered
-		for i, n := range g.Lateness {
-			one.late[i] += uint32(n)
-		}
+		late = late.Plus(g.Lateness)
+	}
+	for _, bucket := range late.Buckets() {
+		one.late = append(one.late, uint32(bucket.Count))
 	}
 	return one
 }
@@ -80,8 +82,8 @@ func seriesOf(samples []sample) (s series) {
 			continue
 		}
 		var between admin.Lateness
-		for i := range between {
-			between[i] = int(b.late[i] - a.late[i])
+		for i, bucket := range between.Buckets() {
+			between.Add(bucket.AtMost, int(b.late[i]-a.late[i]))
 		}
 		if between.Count() > 0 {
 			half, nearly = inMillis(between.Quantile(0.5)), inMillis(between.Quantile(0.99))

@@ -175,6 +175,9 @@ func TestOneMessageIsChanged(t *testing.T) {
 	require.Contains(t, body, "Rescheduled: it is due in 2 h.")
 	_, body = s.get(to)
 	require.NotContains(t, body, "Rescheduled", "a link puts words into the page")
+	_, to = s.post("/message/later", "t", "orders", "id", id, "in", "-2h")
+	_, body = s.get(to)
+	require.Contains(t, body, "Rescheduled: it is due now.")
 	status, _ = s.post("/message/later", "t", "orders", "id", id, "in", "soon")
 	require.Equal(t, http.StatusBadRequest, status)
 	status, _ = s.post("/message/cancel", "t", "orders", "id", id)
@@ -183,7 +186,7 @@ func TestOneMessageIsChanged(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, status)
 	acts, _, err := s.admin.Acts(ctx, "", 0)
 	require.NoError(t, err)
-	require.Len(t, acts, 3)
+	require.Len(t, acts, 4)
 	require.Contains(t, acts[0].Error, "not found")
 	require.Equal(t, id, acts[1].MessageID)
 }

@@ -126,7 +126,7 @@ func TestPublicURLsAreChecked(t *testing.T) {
 	for _, wrong := range []string{"ops.example.com", "//ops.example.com", "ftp://ops.example.com", "https://", "https://a:b@ops.example.com", "https://ops.example.com?a",
 		"https://ops.example.com/#a", "https://ops.example.com/a b", "https://ops.example.com//a", "https://ops.example.com/../a", "https://ops.example.com/%2e", "*"} {
 		_, err := dashboard.New(dashboard.Config{PublicURL: wrong})
-		require.ErrorContains(t, err, "field PublicURL", wrong)
+		require.ErrorContains(t, err, "invalid configuration: PublicURL ", wrong)
 	}
 }
 

@@ -29,7 +29,7 @@ func TestNamesAreHiddenByTheirWords(t *testing.T) {
 	require.False(t, dashboard.Hides("password", "email"))
 	require.False(t, dashboard.Hides("password"))
 	_, err := dashboard.New(dashboard.Config{Redact: []string{"a", "-"}})
-	require.ErrorContains(t, err, "field Redact")
+	require.ErrorContains(t, err, "Redact has")
 }
 
 // quoted returns a text as JSON.

@@ -80,14 +80,15 @@ type Config struct {
 	Admin *admin.Admin
 }
 
-// Validate reports what is wrong with the configuration. New calls it.
+// Validate reports what is wrong with the configuration. Errors wrap redisdelay.ErrInvalidConfig.
+// New calls it.
 func (c Config) Validate() error {
 	switch c.Continue {
 	case ContinueUndelayed, ContinueAlways, ContinueNever:
 		return nil
 	}
-	return fmt.Errorf("%w: Continue is %.64q: want ContinueUndelayed, ContinueAlways or ContinueNever",
-		redisdelay.ErrInvalidConfig, string(c.Continue))
+	return &redisdelay.FieldError{Field: "Continue",
+		Fault: fmt.Sprintf("is %.64q: want ContinueUndelayed, ContinueAlways or ContinueNever", string(c.Continue))}
 }
 
 // Telemetry traces and measures publishers and handlers. It is safe for concurrent use, and needs

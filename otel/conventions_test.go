@@ -355,6 +355,9 @@ func TestConfigIsChecked(t *testing.T) {
 	_, err := otelredisdelay.New(otelredisdelay.Config{Continue: "sometimes"})
 	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
 	require.ErrorContains(t, err, `"sometimes"`)
+	var fault *redisdelay.FieldError
+	require.ErrorAs(t, err, &fault)
+	require.Equal(t, "Continue", fault.Field)
 	telemetry, err := otelredisdelay.New(otelredisdelay.Config{})
 	require.NoError(t, err)
 	_, err = telemetry.Publisher(nil)

@@ -1,18 +1,16 @@
 package partition
 
 import (
-	"fmt"
-
 	"github.com/ThreeDotsLabs/watermill"
 
-	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/field"
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 )
 
 // checkPartitions checks a number of partitions that has no default.
 func checkPartitions(n int) error {
 	if n < 1 || n > MaxPartitions {
-		return invalid("Partitions", fmt.Sprintf("is %d; it has to be 1 to %d", n, MaxPartitions))
+		return field.Invalid("Partitions", "is %d; it has to be 1 to %d", n, MaxPartitions)
 	}
 	return nil
 }
@@ -23,10 +21,6 @@ func checkConfigured(n int) error {
 		return nil
 	}
 	return checkPartitions(n)
-}
-
-func invalid(field, fault string) error {
-	return fmt.Errorf("%w: %s %s", redisdelay.ErrInvalidConfig, field, fault)
 }
 
 func componentLogger(logger watermill.LoggerAdapter) watermill.LoggerAdapter {

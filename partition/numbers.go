@@ -2,13 +2,12 @@ package partition
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
-	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/field"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -65,8 +64,7 @@ func (n *numbers) of(topic string) (queue.Partitioning, error) {
 	began := time.Now()
 	read, err := n.ask(ctx, topic)
 	if err == nil && read.Count == 0 {
-		err = fmt.Errorf("%w: Partitions is 0, and no number of partitions of topic %q is in Redis: see redisdelay partitions set",
-			redisdelay.ErrInvalidConfig, topic)
+		err = field.Invalid("Partitions", "is 0, and no number of partitions of topic %q is in Redis: see redisdelay partitions set", topic)
 	}
 	if err != nil && known == nil {
 		return read, err

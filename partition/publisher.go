@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/field"
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
 	"github.com/redisdelay/watermill-redisdelay/internal/partitions"
@@ -47,7 +48,7 @@ type PublisherConfig struct {
 // Validate reports every fault of the configuration at once. Errors wrap
 // redisdelay.ErrInvalidConfig. NewPublisher calls it.
 func (c PublisherConfig) Validate() error {
-	return errors.Join(checkConfigured(c.Partitions), c.Publisher.Validate())
+	return errors.Join(checkConfigured(c.Partitions), field.Within("Publisher", c.Publisher.Validate()))
 }
 
 // Publisher is a Watermill Publisher that spreads a topic over several plain topics. It is safe for

@@ -14,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/field"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
 	"github.com/redisdelay/watermill-redisdelay/internal/partitions"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -47,11 +48,7 @@ func (c *SubscriberConfig) setDefaults() {
 // Validate reports every fault of the configuration at once. Errors wrap
 // redisdelay.ErrInvalidConfig. NewSubscriber calls it.
 func (c SubscriberConfig) Validate() error {
-	var negative error
-	if n := c.PartitionMaxInFlight; n < 0 {
-		negative = invalid("PartitionMaxInFlight", fmt.Sprintf("is %d; it has to be positive, or zero for the default", n))
-	}
-	return errors.Join(checkConfigured(c.Partitions), negative, c.Subscriber.Validate())
+	return errors.Join(checkConfigured(c.Partitions), field.NotNegative("PartitionMaxInFlight", c.PartitionMaxInFlight), field.Within("Subscriber", c.Subscriber.Validate()))
 }
 
 // Subscriber is a Watermill Subscriber that brings the messages of all partitions of a topic on one

@@ -3,7 +3,6 @@ package periodic
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"hash/fnv"
 	"time"
 
@@ -11,18 +10,20 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/calendar"
+	"github.com/redisdelay/watermill-redisdelay/internal/field"
 )
 
 var (
-	// ErrInvalidConfig means that a field of Config, Schedule or OverlapConfig is invalid. The
-	// error names every invalid field.
+	// ErrInvalidConfig means that fields of Config, Schedule or OverlapConfig are invalid. Each has
+	// a redisdelay.FieldError. It is redisdelay.ErrInvalidConfig.
 	ErrInvalidConfig = redisdelay.ErrInvalidConfig
 
-	// ErrExists means that Add got a schedule whose topic and name another one has.
-	ErrExists = errors.New("schedule exists")
+	// ErrExists means that Add got a schedule whose topic and name another one has. It is
+	// redisdelay.ErrExists.
+	ErrExists = redisdelay.ErrExists
 
-	// ErrAlreadyRun means that Run was called a second time.
-	ErrAlreadyRun = errors.New("periodic has already been run")
+	// ErrAlreadyRun means that Run was called a second time. It is redisdelay.ErrAlreadyRun.
+	ErrAlreadyRun = redisdelay.ErrAlreadyRun
 )
 
 // Config configures a Periodic.
@@ -73,21 +74,18 @@ func (c Config) Validate() error {
 	var errs []error
 	switch {
 	case c.Publisher == nil || c.Publisher == (*redisdelay.Publisher)(nil):
-		errs = append(errs, invalid("Publisher", "is required"))
+		errs = append(errs, field.Invalid("Publisher", "is required"))
 	case undecorated(c.Publisher) == nil:
-		errs = append(errs, invalid("Publisher", "is a %T, which is no *redisdelay.Publisher, and has no methods Unwrap() message.Publisher that lead to one", c.Publisher))
+		errs = append(errs, field.Invalid("Publisher", "is a %T, which is no *redisdelay.Publisher, and has no methods Unwrap() message.Publisher that lead to one", c.Publisher))
 	}
 	ahead, poll := cmp.Or(c.Ahead, 5*time.Minute), cmp.Or(c.Poll, 5*time.Second)
 	if poll < 100*time.Millisecond {
-		errs = append(errs, invalid("Poll", "is %v; it has to be at least 100ms, or zero for the default", poll))
+		errs = append(errs, field.Invalid("Poll", "is %v; it has to be at least 100ms, or zero for the default", poll))
 	}
 	if ahead < 4*poll || ahead > 24*time.Hour {
-		errs = append(errs, invalid("Ahead", "is %v; it has to be at least 4 times Poll (%v) and at most 24h, or zero for the default", ahead, poll))
+		errs = append(errs, field.Invalid("Ahead", "is %v; it has to be at least 4 times Poll (%v) and at most 24h, or zero for the default", ahead, poll))
 	}
-	if c.CloseTimeout < 0 {
-		errs = append(errs, invalid("CloseTimeout", "is %v; it has to be positive, or zero for the default", c.CloseTimeout))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, field.NotNegative("CloseTimeout", c.CloseTimeout))...)
 }
 
 // undecorated returns the *redisdelay.Publisher that a Publisher is or decorates, or nil.
@@ -103,25 +101,6 @@ func undecorated(p message.Publisher) *redisdelay.Publisher {
 		}
 	}
 	return nil
-}
-
-// FieldError is a fault of one field of Config, Schedule or OverlapConfig. It wraps
-// ErrInvalidConfig. The error of a Validate is one that has all of them, as by errors.Join.
-type FieldError struct {
-	Field string // such as "Spec"
-	Fault string // such as "is required"
-}
-
-// Error says which field is invalid, and why.
-func (e *FieldError) Error() string {
-	return fmt.Sprintf("%v: %s %s", ErrInvalidConfig, e.Field, e.Fault)
-}
-
-// Unwrap returns ErrInvalidConfig.
-func (e *FieldError) Unwrap() error { return ErrInvalidConfig }
-
-func invalid(field, format string, args ...any) error {
-	return &FieldError{Field: field, Fault: fmt.Sprintf(format, args...)}
 }
 
 // Schedule says when messages are published, and which.
@@ -208,7 +187,7 @@ func (s *Schedule) setDefaults() {
 // Validate reports all faults of the schedule at once. Errors wrap ErrInvalidConfig. Add calls it.
 func (s Schedule) Validate() error {
 	var errs []error
-	fault := func(field, format string, args ...any) { errs = append(errs, invalid(field, format, args...)) }
+	fault := func(name, format string, args ...any) { errs = append(errs, field.Invalid(name, format, args...)) }
 	if s.Name == "" || len(s.Name) > MaxNameLength {
 		fault("Name", "has %d bytes; it has to have 1 to %d", len(s.Name), MaxNameLength)
 	}
@@ -238,9 +217,7 @@ func (s Schedule) Validate() error {
 	default:
 		fault("Misfire", "is %q; want %q, %q or %q", s.Misfire, MisfireLast, MisfireAll, MisfireSkip)
 	}
-	if s.MisfireWithin < 0 {
-		fault("MisfireWithin", "is %v; it has to be positive, or zero for the default", s.MisfireWithin)
-	}
+	errs = append(errs, field.NotNegative("MisfireWithin", s.MisfireWithin))
 	if s.Jitter < 0 || s.Jitter > 24*time.Hour {
 		fault("Jitter", "is %v; it has to be from 0 to 24h", s.Jitter)
 	}
@@ -262,8 +239,8 @@ func (s *Schedule) offset() time.Duration {
 
 // Next returns the first instant of the schedule after t, in its Location, and when its occurrence
 // is due: by the schedule's part of Jitter later. Both are zero if there is none. It needs no
-// Redis, and does not know of pauses. The error is the FieldError of Spec, which wraps
-// ErrInvalidConfig.
+// Redis, and does not know of pauses. The error is the redisdelay.FieldError of Spec,
+// which wraps ErrInvalidConfig.
 func (s Schedule) Next(t time.Time) (instant, due time.Time, err error) {
 	s.setDefaults()
 	found, err := s.instants()
@@ -277,7 +254,8 @@ func (s Schedule) Next(t time.Time) (instant, due time.Time, err error) {
 }
 
 // Upcoming returns when the next occurrences after now are due, n at most, in the schedule's
-// Location. It needs no Redis, and does not know of pauses. The error is the FieldError of Spec.
+// Location. It needs no Redis, and does not know of pauses. The error is the
+// redisdelay.FieldError of Spec.
 func (s Schedule) Upcoming(now time.Time, n int) (dues []time.Time, err error) {
 	s.setDefaults()
 	found, err := s.instants()
@@ -294,7 +272,7 @@ func (s Schedule) Upcoming(now time.Time, n int) (dues []time.Time, err error) {
 func (s *Schedule) instants() (calendar.Series, error) {
 	found, err := calendar.Parse(s.Spec, s.Location, s.Start)
 	if err != nil {
-		return nil, invalid("Spec", "is %q: %v", s.Spec, err)
+		return nil, field.Invalid("Spec", "is %q: %v", s.Spec, err)
 	}
 	return calendar.Within{Series: found, Start: s.Start, End: s.End}, nil
 }

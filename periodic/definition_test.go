@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
 )
 
 func TestADefinitionCanBeReadAgain(t *testing.T) {
@@ -36,7 +38,7 @@ func TestADefinitionCanBeReadAgain(t *testing.T) {
 
 	read.Spec = "61 * * * *"
 	_, _, err = read.Next(time.Time{})
-	var fault *FieldError
+	var fault *redisdelay.FieldError
 	require.ErrorAs(t, err, &fault)
 	require.ErrorIs(t, err, ErrInvalidConfig)
 	require.Equal(t, "Spec", fault.Field)

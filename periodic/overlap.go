@@ -13,6 +13,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/consume"
+	"github.com/redisdelay/watermill-redisdelay/internal/field"
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
@@ -60,23 +61,17 @@ type OverlapConfig struct {
 // Validate reports all faults of the configuration at once. Errors wrap ErrInvalidConfig. Overlap
 // calls it.
 func (c OverlapConfig) Validate() error {
-	var errs []error
-	if err := servers.CheckClient(c.Client); err != nil {
-		errs = append(errs, invalid("Client", "%v", err))
-	}
-	if err := queue.CheckPrefix(c.KeyPrefix); err != nil {
-		errs = append(errs, invalid("KeyPrefix", "%v", err))
-	}
+	errs := []error{field.Check("Client", servers.CheckClient(c.Client)), field.Check("KeyPrefix", queue.CheckPrefix(c.KeyPrefix))}
 	switch c.Policy {
 	case "", OverlapAllow, OverlapSkip, OverlapQueue:
 	default:
-		errs = append(errs, invalid("Policy", "is %q; want %q, %q or %q", c.Policy, OverlapAllow, OverlapSkip, OverlapQueue))
+		errs = append(errs, field.Invalid("Policy", "is %q; want %q, %q or %q", c.Policy, OverlapAllow, OverlapSkip, OverlapQueue))
 	}
 	if c.Lease != 0 && c.Lease < time.Second {
-		errs = append(errs, invalid("Lease", "is %v; it has to be at least 1s, or zero for the default", c.Lease))
+		errs = append(errs, field.Invalid("Lease", "is %v; it has to be at least 1s, or zero for the default", c.Lease))
 	}
 	if c.Wait != 0 && (c.Wait < time.Millisecond || c.Wait > redisdelay.MaxDelay) {
-		errs = append(errs, invalid("Wait", "is %v; it has to be from 1ms to %v, or zero for the default", c.Wait, redisdelay.MaxDelay))
+		errs = append(errs, field.Invalid("Wait", "is %v; it has to be from 1ms to %v, or zero for the default", c.Wait, redisdelay.MaxDelay))
 	}
 	return errors.Join(errs...)
 }

@@ -117,13 +117,13 @@ func (p *Periodic) Remove(ctx context.Context, topicName, name string) error {
 
 // Run publishes occurrences until ctx ends. It keeps trying while Redis cannot be reached. Any
 // number of programs may run the same schedules. When ctx ends, Run waits for calls of Message and
-// Publish that are under way. After CloseTimeout it returns an error that names their schedules. A
-// second Run returns ErrAlreadyRun.
+// Publish that are under way. After CloseTimeout it returns an error that names their schedules.
+// The error of a second Run wraps ErrAlreadyRun.
 func (p *Periodic) Run(ctx context.Context) error {
 	p.mu.Lock()
 	if p.running != nil {
 		p.mu.Unlock()
-		return ErrAlreadyRun
+		return fmt.Errorf("periodic: %w", ErrAlreadyRun)
 	}
 	p.running = ctx
 	mailbox, giveBack := p.publisher.Mailbox()

@@ -30,9 +30,9 @@ type Config struct {
 	// of memory are left out.
 	Client redis.UniversalClient
 
-	// Topics are the topics to export. Default nil: all under the Admin's KeyPrefix. With names, a
-	// scrape still reads all topics. The name of a partitioned topic means all its partitions. Each
-	// partition has metrics of its own.
+	// Topics are the topics to export. Default nil: all under the Admin's KeyPrefix. Empty but not
+	// nil means none. With names, a scrape still reads all topics. The name of a partitioned topic
+	// means all its partitions. Each partition has metrics of its own.
 	Topics []string
 
 	// MaxGroups is how many pairs of a topic and a group are exported at most. A topic counts as
@@ -53,6 +53,35 @@ type Config struct {
 	OnError func(error)
 }
 
+// Validate reports all faults of the configuration at once. Errors wrap
+// redisdelay.ErrInvalidConfig. New calls it.
+func (c Config) Validate() error {
+	var errs []error
+	fault := func(field, format string, args ...any) {
+		errs = append(errs, &redisdelay.FieldError{Field: field, Fault: fmt.Sprintf(format, args...)})
+	}
+	if c.Admin == nil {
+		fault("Admin", "is required")
+	}
+	switch c.Client.(type) {
+	case nil, single, cluster:
+	default:
+		fault("Client", "is a %T; want a *redis.Client or *redis.ClusterClient, or nil for no metrics of memory", c.Client)
+	}
+	for i, topic := range c.Topics {
+		if topic == "" || len(topic) > redisdelay.MaxTopicLength {
+			fault(fmt.Sprintf("Topics[%d]", i), "has %d bytes; want 1 to %d", len(topic), redisdelay.MaxTopicLength)
+		}
+	}
+	if c.MaxGroups < 0 {
+		fault("MaxGroups", "is %d; it has to be positive, or zero for the default", c.MaxGroups)
+	}
+	if c.Timeout < 0 {
+		fault("Timeout", "is %v; it has to be positive, or zero for the default", c.Timeout)
+	}
+	return errors.Join(errs...)
+}
+
 // Collector is a prometheus.Collector. Each scrape reads Redis. It is safe for concurrent use;
 // scrapes wait for one another.
 type Collector struct {
@@ -66,22 +95,7 @@ var _ prometheus.Collector = (*Collector)(nil)
 
 // New returns a Collector. Errors wrap redisdelay.ErrInvalidConfig.
 func New(config Config) (*Collector, error) {
-	var errs []error
-	if config.Admin == nil {
-		errs = append(errs, fmt.Errorf("%w: Admin is nil", redisdelay.ErrInvalidConfig))
-	}
-	switch config.Client.(type) {
-	case nil, single, cluster:
-	default:
-		errs = append(errs, fmt.Errorf("%w: Client is a %T: want a *redis.Client or *redis.ClusterClient", redisdelay.ErrInvalidConfig, config.Client))
-	}
-	if config.MaxGroups < 0 {
-		errs = append(errs, fmt.Errorf("%w: MaxGroups is %d: want more than 0", redisdelay.ErrInvalidConfig, config.MaxGroups))
-	}
-	if config.Timeout < 0 {
-		errs = append(errs, fmt.Errorf("%w: Timeout is %v: want more than 0", redisdelay.ErrInvalidConfig, config.Timeout))
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err := config.Validate(); err != nil {
 		return nil, err
 	}
 	config.MaxGroups = cmp.Or(config.MaxGroups, 2000)

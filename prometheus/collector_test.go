@@ -420,11 +420,21 @@ func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	ring := redis.NewRing(&redis.RingOptions{})
 	defer ring.Close()
-	_, err := promredisdelay.New(promredisdelay.Config{Client: ring, MaxGroups: -1, Timeout: -1})
+	config := promredisdelay.Config{Client: ring, Topics: []string{"orders", ""}, MaxGroups: -1, MaxSchedules: -1, Timeout: -1}
+	const want = `invalid configuration: Admin is required
+invalid configuration: Client is a *redis.Ring; want a *redis.Client or *redis.ClusterClient, or nil for no metrics of memory
+invalid configuration: Topics[1] has 0 bytes; want 1 to 512
+invalid configuration: MaxGroups is -1; it has to be positive, or zero for the default
+invalid configuration: Timeout is -1ns; it has to be positive, or zero for the default`
+	require.EqualError(t, config.Validate(), want)
+	_, err := promredisdelay.New(config)
+	require.EqualError(t, err, want)
 	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
-	for _, field := range []string{"Admin", "Client", "MaxGroups", "Timeout"} {
-		require.ErrorContains(t, err, field)
-	}
+	var fault *redisdelay.FieldError
+	require.ErrorAs(t, err, &fault)
+	require.Equal(t, "Admin", fault.Field)
+	s := redisdelaytest.Start(t)
+	require.NoError(t, promredisdelay.Config{Admin: s.Admin()}.Validate())
 }
 
 // The table in docs/telemetry.md is generated from the metrics: UPDATE=1 go test.

@@ -1,6 +1,7 @@
 package promredisdelay
 
 import (
+	"math"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,15 +15,11 @@ type tally struct {
 	admin.Lateness
 }
 
-// figures returns all numbers of a tally, in a fixed order.
+// figures returns all counters of a tally, in a fixed order.
 func (t *tally) figures() []*int {
 	c := &t.GroupCounters
-	all := []*int{&c.Delivered, &c.Acked, &c.Nacked, &c.Retried, &c.Dropped, &c.Skipped, &c.Expired, &c.Suspects, &c.LeaseLost, &c.GivenUp, &c.DeadPurged,
+	return []*int{&c.Delivered, &c.Acked, &c.Nacked, &c.Retried, &c.Dropped, &c.Skipped, &c.Expired, &c.Suspects, &c.LeaseLost, &c.GivenUp, &c.DeadPurged,
 		&c.Dead.Deliveries, &c.Dead.Lease, &c.Dead.Asked, &c.Dead.Late, &c.Dead.Unmarshal, &c.Dead.Killed}
-	for i := range t.Lateness {
-		all = append(all, &t.Lateness[i])
-	}
-	return all
 }
 
 // grow adds what a group has counted between two tallies.
@@ -31,6 +28,7 @@ func (t *tally) grow(before, after tally) {
 	for i, n := range t.figures() {
 		*n += max(0, *to[i]-*from[i])
 	}
+	t.Lateness = t.Lateness.Plus(after.Lateness.Since(before.Lateness))
 }
 
 // broadcasts is what the Broadcast groups of a topic have counted since the Collector first saw the
@@ -79,12 +77,10 @@ func exportTally(out chan<- prometheus.Metric, c tally, topic, group string) {
 func histogram(out chan<- prometheus.Metric, d *prometheus.Desc, l admin.Lateness, labels ...string) {
 	buckets, count, sum := map[float64]uint64{}, 0, 0.0
 	var below time.Duration
-	bounds := admin.LatenessBounds()
-	for i, n := range l {
-		count += n
-		sum += float64(n) * below.Seconds()
-		if i < len(bounds) {
-			below = bounds[i]
+	for _, b := range l.Buckets() {
+		count += b.Count
+		sum += float64(b.Count) * below.Seconds()
+		if below = b.AtMost; below < math.MaxInt64 {
 			buckets[below.Seconds()] = uint64(count)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/field"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
@@ -37,6 +38,10 @@ type Config struct {
 	// Watermill's own components use the program's clock.
 	Now time.Time
 }
+
+// Validate reports all faults of the configuration at once. Errors wrap
+// redisdelay.ErrInvalidConfig. New calls it.
+func (c Config) Validate() error { return field.Check("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)) }
 
 // Server is a Redis server in this process, with a clock that stands still. Its methods are safe
 // for concurrent use, except those that move the clock.
@@ -75,6 +80,9 @@ func StartWith(t testing.TB, config Config) *Server {
 // New returns a server outside of a test, such as for an Example. The caller must close it. Errors
 // about the Config wrap redisdelay.ErrInvalidConfig.
 func New(config Config) (*Server, error) {
+	if err := config.Validate(); err != nil {
+		return nil, fmt.Errorf("redisdelaytest: %w", err)
+	}
 	mini := miniredis.NewMiniRedis()
 	if err := mini.Start(); err != nil {
 		return nil, fmt.Errorf("redisdelaytest: %w", err)

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/field"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -110,49 +111,35 @@ var defaultBackoff = redisdelay.ExponentialBackoff(250*time.Millisecond, time.Mi
 // redisdelay.ErrInvalidConfig. New calls it.
 func (c Config) Validate() error {
 	errs := []error{
-		required("Destination", c.Destination != nil),
-		notNegative("Concurrency", c.Concurrency),
-		notNegative("BatchMessages", c.BatchMessages),
-		notAbove("Concurrency", c.Concurrency, 10_000),
-		notAbove("BatchMessages", c.BatchMessages, 100_000),
-		notNegative("BatchWait", c.BatchWait),
+		field.Required("Destination", c.Destination != nil),
+		field.NotNegative("Concurrency", c.Concurrency),
+		field.NotNegative("BatchMessages", c.BatchMessages),
+		field.AtMost("Concurrency", c.Concurrency, 10_000),
+		field.AtMost("BatchMessages", c.BatchMessages, 100_000),
+		field.NotNegative("BatchWait", c.BatchWait),
 	}
 	if c.Topics != nil && len(c.Topics) == 0 {
-		errs = append(errs, invalid("Topics", "is empty, so there is nothing to relay; use nil for all topics"))
+		errs = append(errs, field.Invalid("Topics", "is empty, so there is nothing to relay; use nil for all topics"))
 	}
 	for i, topic := range c.Topics {
 		if fault := queue.FaultOfTopic(topic); fault != "" {
-			errs = append(errs, invalid(fmt.Sprintf("Topics[%d]", i), fault))
+			errs = append(errs, field.Invalid(fmt.Sprintf("Topics[%d]", i), "%s", fault))
 		}
 		if slices.Contains(c.Topics[:i], topic) {
-			errs = append(errs, invalid(fmt.Sprintf("Topics[%d]", i), fmt.Sprintf("is %.64q again; name each topic once", topic)))
+			errs = append(errs, field.Invalid(fmt.Sprintf("Topics[%d]", i), "is %.64q again; name each topic once", topic))
 		}
 	}
 	if c.Ordered && c.Concurrency > 1 {
-		errs = append(errs, invalid("Concurrency", "must be 1 or 0 with Ordered"))
+		errs = append(errs, field.Invalid("Concurrency", "must be 1 or 0 with Ordered"))
 	}
 	if c.Ordered && c.BatchMessages > 1 {
-		errs = append(errs, invalid("BatchMessages", "must be 1 or 0 with Ordered"))
+		errs = append(errs, field.Invalid("BatchMessages", "must be 1 or 0 with Ordered"))
 	}
 	if c.Subscriber.MaxInFlight != 0 {
-		errs = append(errs, invalid("Subscriber.MaxInFlight", "must be zero: it follows from Concurrency and BatchMessages"))
+		errs = append(errs, field.Invalid("Subscriber.MaxInFlight", "must be zero: it follows from Concurrency and BatchMessages"))
 	}
 	if c.Subscriber.Broadcast {
-		errs = append(errs, invalid("Subscriber.Broadcast", "must be false: each process would publish every message"))
+		errs = append(errs, field.Invalid("Subscriber.Broadcast", "must be false: each process would publish every message"))
 	}
-	return errors.Join(append(errs, c.Subscriber.Validate())...)
-}
-
-func notNegative[N ~int | ~int64](field string, n N) error {
-	if n < 0 {
-		return invalid(field, fmt.Sprintf("is %v; it must be positive, or zero for the default", n))
-	}
-	return nil
-}
-
-func notAbove(field string, n, most int) error {
-	if n > most {
-		return invalid(field, fmt.Sprintf("is %d; it must be at most %d", n, most))
-	}
-	return nil
+	return errors.Join(append(errs, field.Within("Subscriber", c.Subscriber.Validate()))...)
 }

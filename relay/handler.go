@@ -6,6 +6,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/field"
 )
 
 // AddHandlers adds to the router one handler per topic of Config.Topics, named "relay-" and the
@@ -22,7 +23,7 @@ import (
 // Errors wrap redisdelay.ErrInvalidConfig.
 func (r *Relay) AddHandlers(router *message.Router) error {
 	if len(r.config.Topics) == 0 {
-		return invalid("Topics", "is required for handlers on a router")
+		return field.Invalid("Topics", "is required for handlers on a router")
 	}
 	subscriber, err := r.subscriber(r.config.Concurrency)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/field"
 )
 
 // ErrPartlyPublished means that the messages with a delay are in Redis, but not all messages
@@ -35,8 +36,8 @@ type PublisherConfig struct {
 // redisdelay.ErrInvalidConfig. NewPublisher calls it.
 func (c PublisherConfig) Validate() error {
 	return errors.Join(
-		required("Destination", c.Destination != nil),
-		required("Delayed", c.Delayed != nil),
+		field.Required("Destination", c.Destination != nil),
+		field.Required("Delayed", c.Delayed != nil),
 		c.checkDelayed(),
 	)
 }
@@ -45,18 +46,7 @@ func (c PublisherConfig) checkDelayed() error {
 	if c.Delayed == nil || !c.Delayed.IntoStreams() {
 		return nil
 	}
-	return invalid("Delayed", "has a Stream, so its messages go into Redis Streams and not to the Destination; leave Stream nil")
-}
-
-func required(field string, there bool) error {
-	if there {
-		return nil
-	}
-	return invalid(field, "is required")
-}
-
-func invalid(field, why string) error {
-	return fmt.Errorf("%w: %s %s", redisdelay.ErrInvalidConfig, field, why)
+	return field.Invalid("Delayed", "has a Stream, so its messages go into Redis Streams and not to the Destination; leave Stream nil")
 }
 
 // Publisher publishes messages without delay to a destination. It puts messages with a delay into

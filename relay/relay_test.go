@@ -691,7 +691,7 @@ func TestConfigurationIsCheckedWhole(t *testing.T) {
 	_, err = relay.New(relay.Config{
 		Subscriber: redisdelay.SubscriberConfig{Client: client}, Destination: newDestination(nil), Concurrency: 10_001, BatchMessages: math.MaxInt,
 	}, nil)
-	require.ErrorContains(t, err, "Concurrency is 10001; it must be at most 10000")
+	require.ErrorContains(t, err, "Concurrency is 10001; it may be 10000 at most")
 	require.ErrorContains(t, err, "BatchMessages is")
 	r, err := relay.New(relay.Config{Subscriber: redisdelay.SubscriberConfig{Client: client}, Destination: newDestination(nil)}, nil)
 	require.NoError(t, err)

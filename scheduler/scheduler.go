@@ -21,6 +21,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/field"
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
@@ -29,11 +30,11 @@ import (
 )
 
 var (
-	// ErrInvalidConfig means that a field of the Config is invalid; the error names the field. It
-	// is redisdelay.ErrInvalidConfig.
-	ErrInvalidConfig = queue.ErrInvalidConfig
-	// ErrAlreadyRun means that Run was called a second time.
-	ErrAlreadyRun = errors.New("scheduler has already been run")
+	// ErrInvalidConfig means that fields of the Config are invalid; each has a
+	// redisdelay.FieldError. It is redisdelay.ErrInvalidConfig.
+	ErrInvalidConfig = field.ErrInvalidConfig
+	// ErrAlreadyRun means that Run was called a second time. It is redisdelay.ErrAlreadyRun.
+	ErrAlreadyRun = queue.ErrAlreadyRun
 )
 
 // Config configures a Scheduler.
@@ -48,8 +49,9 @@ type Config struct {
 	// Braces are not allowed.
 	KeyPrefix string
 
-	// Topics are the topics to serve. Nil means all topics under the prefix; a new topic is served
-	// within a second of its first use. Empty but not nil means none until Add.
+	// Topics are the topics to serve. Default nil: all topics under the prefix; a new topic is
+	// served within a second of its first use. Empty but not nil: none until Add, for a program
+	// that adds its topics later.
 	Topics []string
 }
 
@@ -61,8 +63,8 @@ func (c *Config) setDefaults() {
 // it.
 func (c Config) Validate() error {
 	return errors.Join(
-		wrap("Client", servers.CheckClient(c.Client)),
-		wrap("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
+		field.Check("Client", servers.CheckClient(c.Client)),
+		field.Check("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
 		checkTopics(c.Topics),
 	)
 }
@@ -71,17 +73,10 @@ func checkTopics(topics []string) error {
 	var errs []error
 	for i, topic := range topics {
 		if fault := queue.FaultOfTopic(topic); fault != "" {
-			errs = append(errs, wrap(fmt.Sprintf("Topics[%d]", i), errors.New(fault)))
+			errs = append(errs, field.Invalid(fmt.Sprintf("Topics[%d]", i), "%s", fault))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func wrap(field string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%w: %s %w", ErrInvalidConfig, field, err)
 }
 
 // Scheduler serves topics. Its methods are safe for concurrent use.
@@ -107,6 +102,7 @@ func New(config Config, logger watermill.LoggerAdapter) (*Scheduler, error) {
 		return nil, err
 	}
 	config.setDefaults()
+	config.Topics = slices.Clone(config.Topics)
 	logger = guard.Logger(logger)
 	return &Scheduler{
 		config: config,
@@ -119,10 +115,11 @@ func New(config Config, logger watermill.LoggerAdapter) (*Scheduler, error) {
 
 // Run serves the topics until the context ends, then returns nil within about a second. Unanswered
 // calls to Redis delay this until the Client gives them up, a few seconds by default in go-redis.
-// Run keeps trying while Redis cannot be reached. A second Run returns ErrAlreadyRun.
+// Run keeps trying while Redis cannot be reached. The
+// error of a second Run wraps ErrAlreadyRun.
 func (s *Scheduler) Run(ctx context.Context) error {
 	if s.started.Swap(true) {
-		return ErrAlreadyRun
+		return fmt.Errorf("scheduler: %w", ErrAlreadyRun)
 	}
 	mailbox, closeMailbox := wake.Open(s.client, s.config.KeyPrefix)
 	defer closeMailbox()

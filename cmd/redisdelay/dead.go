@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -264,23 +265,20 @@ func readLetters(text []byte) (letters []letter, err error) {
 }
 
 func readLetter(line []byte) (l letter, err error) {
-	fields, err := jsontext.Read(line)
-	if err != nil {
+	if err := jsontext.Read(line, &l); err != nil {
 		return l, err
 	}
-	payload := ""
-	for name, to := range map[string]*string{"id": &l.ID, "topic": &l.Topic, "group": &l.Group, "uuid": &l.UUID, "payload": &payload, "reason": &l.Reason} {
-		text, failed := fields.Text(name)
-		*to, err = text, errors.Join(err, failed)
+	var uuid struct {
+		Plain   *string `json:"uuid"`
+		Encoded *string `json:"uuid_base64"`
 	}
-	metadata, failed := fields.Texts("metadata")
-	l.Metadata, l.Payload = metadata, []byte(payload)
-	_, plain := fields["uuid"]
-	_, encoded := fields["uuid_base64"]
-	if err = errors.Join(err, failed); err == nil && (l.ID == "" || !plain && !encoded) {
-		err = errors.New("it has no id or no uuid")
+	if err := json.Unmarshal(line, &uuid); err != nil {
+		return l, err
 	}
-	return l, err
+	if l.ID == "" || uuid.Plain == nil && uuid.Encoded == nil {
+		return l, errors.New("it has no id or no uuid")
+	}
+	return l, nil
 }
 
 // input returns the content of a file, or of standard input.

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -62,8 +63,8 @@ groups. If a group has one of these ready, in hand or dead, nothing changes. An 
 		})
 	var in, at string
 	reschedule := a.msgCommandBy("reschedule", "give a waiting message another due time", meant+"\nA time at or after expires_at is refused.", `orders "order 123" --in 2h`, func(f *pflag.FlagSet) {
-		f.StringVar(&in, "in", "", "due after this `duration`")
-		f.StringVar(&at, "at", "", "due at this `time`, RFC 3339")
+		f.StringVar(&in, "in", "", "due after this `duration`; a negative one is now")
+		f.StringVar(&at, "at", "", "due at this `time`, RFC 3339; a past one is now")
 	}, func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, ref admin.Ref) error {
 		when, err := due(in, at)
 		if err != nil {
@@ -91,8 +92,11 @@ func due(in, at string) (admin.When, error) {
 		t, err := parseTime("--at", at)
 		return admin.At(t), err
 	default:
-		d, err := parseDuration("--in", in)
-		return admin.In(d), err
+		d, err := time.ParseDuration(in) // a negative one is now, as a past time is
+		if err != nil {
+			return admin.When{}, refuse("--in is %q; it must be a duration such as 2h", in)
+		}
+		return admin.In(d), nil
 	}
 }
 

@@ -29,6 +29,31 @@ func reminders(t *testing.T) *world {
 	return w
 }
 
+// A time in the past is now, as an instant or as a duration.
+func TestRescheduleIntoThePastIsNow(t *testing.T) {
+	t.Parallel()
+	for _, past := range [][]string{{"--in", "-1h"}, {"--in=-1h"}, {"--in", "0s"}, {"--at", "2020-01-02T03:04:05Z"}} {
+		server := redisdelaytest.Start(t)
+		w := newWorld(t, server.Client(), server.Addr())
+		w.publish("orders", "1", "x", redisdelay.DelayKey, "5h", redisdelay.DelayIDKey, "order 123")
+		status, out, said := w.run("", append([]string{"msg", "reschedule", "orders", "order 123"}, past...)...)
+		require.Zero(t, status, said)
+		require.Contains(t, out, "Done: reschedule message ")
+		page, err := w.admin.List(t.Context(), "orders", admin.Query{State: admin.Waiting})
+		require.NoError(t, err)
+		stats, err := w.admin.Stats(t.Context(), "orders")
+		require.NoError(t, err)
+		require.False(t, page.Messages[0].Places[0].At.After(stats.Now), past)
+	}
+	server := redisdelaytest.Start(t)
+	w := newWorld(t, server.Client(), server.Addr())
+	w.publish("orders", "1", "x", redisdelay.DelayKey, "5h", redisdelay.DelayIDKey, "order 123")
+	for _, wrong := range []string{"soon", "1", ""} {
+		status, _, said := w.run("", "msg", "reschedule", "orders", "order 123", "--in", wrong)
+		require.Equal(t, exitRefused, status, said)
+	}
+}
+
 func TestCommandsReachWhatRetriesByItsDelayID(t *testing.T) {
 	t.Parallel()
 	w := reminders(t)

@@ -197,14 +197,14 @@ func (f *scheduleFile) schedule(node *yaml.Node) periodic.Schedule {
 
 	if err := s.Validate(); err != nil {
 		for _, err := range err.(interface{ Unwrap() []error }).Unwrap() {
-			var fault *periodic.FieldError
+			var fault *redisdelay.FieldError
 			if !errors.As(err, &fault) {
 				f.fault(node, "%v", err)
 				continue
 			}
 			field := names[fault.Field]
 			if m.nodes[field] == nil {
-				fault = &periodic.FieldError{Fault: "is missing"}
+				fault = &redisdelay.FieldError{Fault: "is missing"}
 			}
 			f.fault(m.at(field), "%s %s", field, fault.Fault)
 		}

@@ -228,21 +228,19 @@ func (r *topRow) rates(before, now admin.Stats, seconds float64) {
 	r.In = float64(max(now.Counters.Published-before.Counters.Published, 0)) / seconds
 	for _, g := range now.Groups {
 		r.Out += float64(max(g.Counters.Delivered-was[g.Group].Counters.Delivered, 0)) / seconds
-		for i, n := range g.Lateness {
-			late[i] += max(n-was[g.Group].Lateness[i], 0)
-		}
+		late = late.Plus(g.Lateness.Since(was[g.Group].Lateness))
 	}
 	r.P50, r.P99 = atMost(late.Quantile(0.5)), atMost(late.Quantile(0.99))
 }
 
 // atMost returns a bound of lateness, "" for none.
 func atMost(d time.Duration) string {
-	bounds := admin.LatenessBounds()
-	switch {
+	buckets := admin.Lateness{}.Buckets()
+	switch longest := buckets[len(buckets)-2].AtMost; {
 	case d == 0:
 		return ""
-	case d > bounds[len(bounds)-1]:
-		return "> " + span(bounds[len(bounds)-1])
+	case d > longest:
+		return "> " + span(longest)
 	}
 	return span(d)
 }

@@ -1,5 +1,5 @@
-// Package jsontext writes structs as JSON objects that people and scripts read. Package admin and
-// the tool use it. Open object.go.
+// Package jsontext writes structs as JSON objects that people and scripts read, and reads them.
+// Package admin and the tool use it. Open object.go.
 package jsontext
 
 import (

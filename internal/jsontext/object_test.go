@@ -47,34 +47,46 @@ func TestTextsThatAreNotUTF8AreBase64(t *testing.T) {
 	require.ErrorContains(t, err, "has no JSON name")
 }
 
-// Read returns the bytes that Object wrote.
+// Read returns what Object wrote, to the millisecond.
 func FuzzTextsComeBack(f *testing.F) {
 	f.Add("", "", "")
 	f.Add("a", "k", "v")
 	f.Add("\xff", "k\xfe", "\xfd")
 	f.Add("�", "k", "�\xff")
 	f.Fuzz(func(t *testing.T, text, key, value string) {
-		written, err := jsontext.Object(all{Text: text, Metadata: map[string]string{key: value, "plain": "x"}})
+		want := all{
+			Text: text, Name: name(value), Metadata: map[string]string{key: value, "plain": "x"}, Names: []string{key, value},
+			At: time.UnixMilli(int64(len(text))).UTC(), Lasts: time.Duration(len(key)), Err: errors.New(text),
+		}
+		if value != "" {
+			want.Payload = []byte(value)
+		}
+		written, err := jsontext.Object(want)
 		if err != nil {
 			t.Fatal(err)
 		}
-		read, err := jsontext.Read(written)
-		if err != nil {
+		var got all
+		if err := jsontext.Read(written, &got); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := read.Text("text"); got != text || err != nil {
-			t.Errorf("%q came back as %q: %v", text, got, err)
-		}
-		want := map[string]string{key: value}
-		if key != "plain" {
-			want["plain"] = "x"
-		} else {
-			want[key] = "x"
-		}
-		if got, err := read.Texts("metadata"); !reflect.DeepEqual(got, want) || err != nil {
-			t.Errorf("%q came back as %q: %v", want, got, err)
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%#v came back as %#v", want, got)
 		}
 	})
+}
+
+func TestReadSaysNothingOfWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+	old := all{Text: "text", Names: []string{"name"}, At: time.UnixMilli(1), Lasts: 1, Err: errors.New("why")}
+	for _, text := range []string{`null`, `{}`, `{"unknown":{"text":1},"text":null,"names":null,"at":null,"lasts":null,"error":null}`} {
+		got := old
+		require.NoError(t, jsontext.Read([]byte(text), &got))
+		require.Equal(t, old, got)
+	}
+	got := old
+	require.NoError(t, jsontext.Read([]byte(`{"names":[],"metadata":{},"payload":"","lasts":"unlimited"}`), &got))
+	old.Names, old.Lasts = nil, -1
+	require.Equal(t, old, got)
 }
 
 func TestFieldsThatCannotBeReadAreNamed(t *testing.T) {
@@ -86,16 +98,17 @@ func TestFieldsThatCannotBeReadAreNamed(t *testing.T) {
 		`{"metadata":{"a":1}}`:                                     "metadata: ",
 		`{"metadata_base64":{"!":""}}`:                             "metadata_base64: ",
 		`{"metadata_base64":{"YQ==":"!"}}`:                         "metadata_base64: ",
-		`{"metadata":{"a":"b"},"metadata_base64":{"YQ==":"Yg=="}}`: "a key is repeated",
+		`{"metadata":{"a":"b"},"metadata_base64":{"YQ==":"Yg=="}}`: "metadata_base64: a key is repeated",
+		`{"names":"a"}`:                                            "names: ",
+		`{"names_base64":["!"]}`:                                   "names_base64: ",
+		`{"at":"soon"}`:                                            "at: ",
+		`{"lasts":"soon"}`:                                         "lasts: ",
+		`{"lasts":90}`:                                             "lasts: ",
+		`{"error":1,"text":1}`:                                     "text: json: cannot unmarshal number into Go value of type string\nerror: ",
+		"{\"a\":\"\xff\"}":                                         "not UTF-8",
+		`[`:                                                        "unexpected end",
+		`[]`:                                                       "cannot unmarshal array",
 	} {
-		read, err := jsontext.Read([]byte(text))
-		require.NoError(t, err)
-		_, first := read.Text("text")
-		_, second := read.Texts("metadata")
-		require.ErrorContains(t, errors.Join(first, second), want)
+		require.ErrorContains(t, jsontext.Read([]byte(text), &all{}), want, text)
 	}
-	_, err := jsontext.Read([]byte("{\"a\":\"\xff\"}"))
-	require.ErrorContains(t, err, "not UTF-8")
-	_, err = jsontext.Read([]byte("["))
-	require.Error(t, err)
 }

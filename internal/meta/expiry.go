@@ -1,6 +1,7 @@
 package meta
 
 import (
+	"errors"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -13,13 +14,12 @@ import (
 type Expiry queue.Expiry
 
 // readExpiry reads the three keys of an expiry.
-func readExpiry(metadata message.Metadata) (Expiry, error) {
-	var e Expiry
+func readExpiry(metadata message.Metadata) (e Expiry, err error) {
 	at, hasAt := metadata[ExpiresAtKey]
 	if hasAt {
 		t, ok := parseTime(at)
 		if !ok {
-			return Expiry{}, invalid(ErrInvalidMetadata, ExpiresAtKey, at, wantExpiresAt)
+			err = invalid(ErrInvalidMetadata, ExpiresAtKey, at, wantExpiresAt)
 		}
 		e.At = t
 	}
@@ -27,18 +27,18 @@ func readExpiry(metadata message.Metadata) (Expiry, error) {
 	if hasLateness {
 		d, ok := parseDuration(lateness)
 		if !ok || d < time.Millisecond || d > MaxDelay {
-			return Expiry{}, invalid(ErrInvalidMetadata, MaxLatenessKey, lateness, wantMaxLateness)
+			err = errors.Join(err, invalid(ErrInvalidMetadata, MaxLatenessKey, lateness, wantMaxLateness))
 		}
 		e.Lateness = d
 	}
 	then, set := metadata[OnExpiryKey]
 	e.Dead = then == Dead
 	late := e.Dead || then == Drop
-	switch {
-	case set && (!late && then != Deliver || !hasAt && !hasLateness):
-		return Expiry{}, invalid(ErrInvalidMetadata, OnExpiryKey, then, wantOnExpiry)
-	case !late:
-		return Expiry{}, nil
+	if set && (!late && then != Deliver || !hasAt && !hasLateness) {
+		err = errors.Join(err, invalid(ErrInvalidMetadata, OnExpiryKey, then, wantOnExpiry))
+	}
+	if err != nil || !late {
+		return Expiry{}, err
 	}
 	return e, nil
 }

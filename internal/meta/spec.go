@@ -59,29 +59,32 @@ func Glance(msg *message.Message) (plain, miscased bool) {
 }
 
 // Read reads all that msg says about its delivery, for a publisher whose clock shows now. The error
-// is that of the first wrong value; it wraps ErrInvalidDelay or ErrInvalidMetadata.
-func Read(msg *message.Message, now time.Time) (s Spec, err error) {
-	if s.Due, err = Due(msg, now); err != nil {
-		return Spec{}, err
+// joins those of all wrong values. Each wraps ErrInvalidDelay or ErrInvalidMetadata.
+func Read(msg *message.Message, now time.Time) (Spec, error) {
+	var s Spec
+	var delay, limit, backoff, name, expiry error
+	s.Due, delay = Due(msg, now)
+	s.Limit, limit = readLimit(msg.Metadata)
+	s.Backoff, backoff = ReadBackoff(msg.Metadata)
+	s.Name, name = readName(msg.Metadata)
+	s.Expiry, expiry = readExpiry(msg.Metadata)
+	if delay == nil && expiry == nil {
+		expiry = s.pastExpiry(msg.Metadata, now)
 	}
-	if s.Limit, err = readLimit(msg.Metadata); err != nil {
+	if err := errors.Join(delay, limit, backoff, name, expiry); err != nil {
 		return Spec{}, err
-	}
-	if s.Backoff, err = ReadBackoff(msg.Metadata); err != nil {
-		return Spec{}, err
-	}
-	if s.Name, err = readName(msg.Metadata); err != nil {
-		return Spec{}, err
-	}
-	if s.Expiry, err = readExpiry(msg.Metadata); err != nil {
-		return Spec{}, err
-	}
-	due, expires := s.Due.By(now), s.Expiry.At
-	if !due.IsZero() && !expires.IsZero() && !due.Before(expires) {
-		return Spec{}, fmt.Errorf("%w: metadata %s is %s: %w: the message is due at %s", ErrInvalidMetadata, ExpiresAtKey,
-			quoteClipped(msg.Metadata[ExpiresAtKey]), queue.ErrPastExpiry, due.UTC().Format(time.RFC3339Nano))
 	}
 	return s, nil
+}
+
+// pastExpiry returns the error for a message that is due when it is too late to deliver it.
+func (s *Spec) pastExpiry(metadata message.Metadata, now time.Time) error {
+	due, expires := s.Due.By(now), s.Expiry.At
+	if due.IsZero() || expires.IsZero() || due.Before(expires) {
+		return nil
+	}
+	return fmt.Errorf("%w: metadata %s is %s: %w: the message is due at %s", ErrInvalidMetadata, ExpiresAtKey,
+		quoteClipped(metadata[ExpiresAtKey]), queue.ErrPastExpiry, due.UTC().Format(time.RFC3339Nano))
 }
 
 // Options returns what scripts have to know of the message. They judge its expiry only where it
@@ -131,10 +134,11 @@ func readLimit(metadata message.Metadata) (int, error) {
 func readName(metadata message.Metadata) (n Name, err error) {
 	id, named := metadata[DelayIDKey]
 	if named && (id == "" || len(id) > MaxDelayIDLength) {
-		return n, invalid(ErrInvalidMetadata, DelayIDKey, id, wantDelayID)
+		err = invalid(ErrInvalidMetadata, DelayIDKey, id, wantDelayID)
 	}
 	n.ID = id
 	if mode, set := metadata[DelayIDModeKey]; set {
+		known := true
 		switch mode {
 		case Replace:
 		case Keep:
@@ -142,18 +146,21 @@ func readName(metadata message.Metadata) (n Name, err error) {
 		case Reject:
 			n.Mode = queue.Reject
 		default:
-			named = false
+			known = false
 		}
-		if !named {
-			return Name{}, invalid(ErrInvalidMetadata, DelayIDModeKey, mode, wantDelayIDMode)
+		if !known || !named {
+			err = errors.Join(err, invalid(ErrInvalidMetadata, DelayIDModeKey, mode, wantDelayIDMode))
 		}
 	}
 	if window, set := metadata[DelayIDWindowKey]; set {
 		d, ok := parseDuration(window)
 		if !ok || d < 0 || d > MaxDelay || !named {
-			return Name{}, invalid(ErrInvalidMetadata, DelayIDWindowKey, window, wantWindow)
+			err = errors.Join(err, invalid(ErrInvalidMetadata, DelayIDWindowKey, window, wantWindow))
 		}
 		n.Window = d
+	}
+	if err != nil {
+		return Name{}, err
 	}
 	return n, nil
 }

@@ -117,7 +117,7 @@ func TestDelayBeyondTheExpiryIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, queue.ErrPastExpiry)
 }
 
-func TestReadReturnsTheErrorOfTheFirstWrongValue(t *testing.T) {
+func TestReadNamesEachWrongValue(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{DelayKey, MaxDeliveriesKey, BackoffKey, DelayIDModeKey, DelayIDWindowKey, ExpiresAtKey, MaxLatenessKey, OnExpiryKey} {
 		metadata := full()
@@ -133,6 +133,7 @@ func TestReadReturnsTheErrorOfTheFirstWrongValue(t *testing.T) {
 		metadata[DelayKey] = "wrong, too"
 		_, err = Read(delayMessage(metadata), delayNow)
 		require.ErrorContains(t, err, "metadata delay is")
+		require.ErrorContains(t, err, "metadata "+key+" is")
 	}
 }
 

@@ -7,8 +7,6 @@ import (
 )
 
 var (
-	// ErrInvalidConfig means that a configuration was refused.
-	ErrInvalidConfig = errors.New("invalid configuration")
 	// ErrClosed means that a Publisher or Subscriber was closed.
 	ErrClosed = errors.New("closed")
 	// ErrLayout means that the topic was written by an incompatible version.
@@ -22,8 +20,10 @@ var (
 	ErrUnregistered = errors.New("consumer group is not registered")
 	// ErrNotFound means that there is no such topic, group or message.
 	ErrNotFound = errors.New("not found")
-	// ErrExists means that another message has the delay id.
-	ErrExists = errors.New("delay id is taken")
+	// ErrExists means that another message has the delay ID, or another schedule the name.
+	ErrExists = errors.New("name is taken")
+	// ErrAlreadyRun means that a Run that may be called once was called again.
+	ErrAlreadyRun = errors.New("already run")
 	// ErrReserved means that a delay id is for an occurrence of a recurring schedule.
 	ErrReserved = errors.New("delay id is for an occurrence of a recurring schedule")
 	// ErrPastExpiry means that a message would be due when it is too late for it.

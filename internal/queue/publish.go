@@ -122,7 +122,7 @@ type Refusal struct {
 func (r *Refusal) Unwrap() error { return r.error }
 
 // IsTaken returns the error for a message whose delay ID another message has.
-func IsTaken(m *Message) error { return fmt.Errorf("%w: %q", ErrExists, m.Options.DelayID) }
+func IsTaken(m *Message) error { return fmt.Errorf("%w: delay ID %q", ErrExists, m.Options.DelayID) }
 
 // IsReserved returns the error for a message whose delay ID is for an occurrence.
 func IsReserved(m *Message) error { return fmt.Errorf("%w: %q", ErrReserved, m.Options.DelayID) }
