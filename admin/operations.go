@@ -21,7 +21,7 @@ const (
 // Operation is an operation on many messages, and what a program has to know to offer it.
 // Operations returns all of them.
 type Operation struct {
-	// Name is its name in the audit log, the tool and the page, such as "requeue".
+	// Name is its name in the audit log, in the JSON of the tool, and on the page, such as "requeue".
 	Name string
 
 	// Verb and Unit say what is done, as in "requeue 5 dead letters". Unit is in the singular.
@@ -114,6 +114,9 @@ func (o Operation) check(b Bulk) error {
 	if err := b.check(); err != nil {
 		return err
 	}
+	if o.Of == OfSchedule && b.Schedule == "" {
+		return fmt.Errorf("%w: operation %q needs a Schedule", ErrInvalidArgument, o.Name)
+	}
 	for _, setting := range []struct {
 		name        string
 		given, used bool
@@ -133,7 +136,8 @@ func (o Operation) check(b Bulk) error {
 }
 
 // Bulk says what an operation on many messages is about, and reports its progress. Each operation
-// refuses the settings that it does not heed: see Operation.
+// refuses the settings that it does not heed: see Operation. One without a State never calls
+// Progress.
 type Bulk struct {
 	Group    string // has the messages; default redisdelay.DefaultConsumerGroup
 	Schedule string // name of a recurring schedule

@@ -37,7 +37,7 @@ type TopicReadiness struct {
 	FaultAt time.Time `json:"fault_at"`
 
 	// Pauses are the pauses of the topic and of its groups, that of the topic first. Messages of a
-	// paused group are not delivered, and Waiting does not count them.
+	// paused group are not delivered, and ReadyFor does not count them.
 	Pauses []Pause `json:"pauses,omitempty"`
 
 	// Idle is true if the topic needs no scheduler now. Either it has no group, or nothing waits

@@ -193,14 +193,15 @@ func readSchedule(topic string, r queue.Recurring) (s Schedule, err error) {
 
 // PauseSchedule stops a recurring schedule in all programs, until ResumeSchedule, even after a
 // restart. It takes its waiting occurrences back, and returns how many. One that is due already is
-// delivered. Instants that pass meanwhile are left out, and do not count as missed.
+// delivered. Instants that pass meanwhile are left out, and do not count as missed. The topic is a
+// plain one, as Schedule.Topic has it.
 func (a *Admin) PauseSchedule(ctx context.Context, topic, name string) (takenBack int, err error) {
 	_, takenBack, err = a.amend(ctx, topic, queue.PauseSchedule, name)
 	return takenBack, err
 }
 
 // ResumeSchedule ends PauseSchedule, and wakes the programs. The schedule goes on with the next
-// instant. It does nothing if the schedule is not paused.
+// instant. It does nothing if the schedule is not paused. The topic is a plain one.
 func (a *Admin) ResumeSchedule(ctx context.Context, topic, name string) error {
 	_, _, err := a.amend(ctx, topic, queue.ResumeSchedule, name)
 	return err
@@ -208,7 +209,7 @@ func (a *Admin) ResumeSchedule(ctx context.Context, topic, name string) error {
 
 // RunSchedule asks for one occurrence of a recurring schedule now, even if it is paused, and
 // returns its instant. It wakes the programs that run the schedule, and one publishes it. As long
-// as none has, further calls ask for the same one.
+// as none has, further calls ask for the same one. The topic is a plain one.
 func (a *Admin) RunSchedule(ctx context.Context, topic, name string) (at time.Time, err error) {
 	r, _, err := a.amend(ctx, topic, queue.RunSchedule, name)
 	return r.Run, err
@@ -216,7 +217,7 @@ func (a *Admin) RunSchedule(ctx context.Context, topic, name string) (at time.Ti
 
 // RemoveSchedule removes a recurring schedule, takes its waiting occurrences back, and returns how
 // many. Programs that run it leave it. It begins anew when a program starts that has it, so remove
-// it from the programs first.
+// it from the programs first. The topic is a plain one.
 func (a *Admin) RemoveSchedule(ctx context.Context, topic, name string, o DeleteOptions) (takenBack int, err error) {
 	if o.DryRun {
 		return a.waitingOf(ctx, topic, name)

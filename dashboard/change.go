@@ -93,10 +93,10 @@ func (d *Dashboard) settle(c *call) (string, error) {
 		act.Action, said = "requeue", "Requeued: it is ready again."
 		err = d.admin.Requeue(c.ctx, topic, message)
 	case "delete":
-		act.Action, said, gone = "delete", "Deleted.", true
+		act.Action, said, gone = "purge", "Deleted.", true
 		err = d.admin.DeleteDead(c.ctx, topic, message)
 	case "now":
-		act.Action, said = "deliver now", "It is due now."
+		act.Action, said = "deliver-now", "It is due now."
 		err = d.admin.Reschedule(c.ctx, topic, admin.ByID(id), admin.When{})
 	case "kill":
 		act.Action, act.Detail, said = "kill", strings.TrimSpace(c.q("why")), "It is a dead letter now."

@@ -2,7 +2,6 @@ package otelredisdelay
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -26,7 +25,7 @@ import (
 // redisdelay.ErrInvalidConfig.
 func (t *Telemetry) Publisher(inner message.Publisher) (message.Publisher, error) {
 	if inner == nil {
-		return nil, fmt.Errorf("%w: the publisher to decorate is nil", redisdelay.ErrInvalidConfig)
+		return nil, &redisdelay.FieldError{Field: "Publisher", Fault: "is nil, and there is nothing to decorate"}
 	}
 	if t.off {
 		return inner, nil

@@ -3,10 +3,10 @@ package periodic
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/calendar"
+	"github.com/redisdelay/watermill-redisdelay/internal/field"
 )
 
 // define returns the definition as a text.
@@ -36,7 +36,7 @@ func (s *Schedule) define() (string, error) {
 func FromDefinition(name, text string) (Schedule, error) {
 	d, err := calendar.Read(text)
 	if err != nil {
-		return Schedule{}, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
+		return Schedule{}, field.Check("Definition", err)
 	}
 	s := Schedule{Name: name, Spec: d.Spec, Misfire: Misfire(d.Misfire), Revision: d.Revision}
 	var errs []error
@@ -55,7 +55,7 @@ func FromDefinition(name, text string) (Schedule, error) {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return s, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
+		return s, field.Check("Definition", err)
 	}
 	return s, nil
 }

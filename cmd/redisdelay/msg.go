@@ -76,7 +76,7 @@ groups. If a group has one of these ready, in hand or dead, nothing changes. An 
 	now := a.msgCommandBy("now", "have a waiting message delivered now", meant, `orders "order 123"`, nil,
 		func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, ref admin.Ref) error {
 			err := o.Reschedule(context.WithoutCancel(ctx), topic, ref, admin.When{})
-			return a.didOne(ctx, o, act{Action: "deliver now", verb: "deliver", Topic: topic, ID: m.ID}, "", err)
+			return a.didOne(ctx, o, act{Action: "deliver-now", verb: "deliver", Topic: topic, ID: m.ID}, "", err)
 		})
 	return a.family("msg", "single messages: look, cancel, reschedule, kill", list, get, cancel, reschedule, now,
 		a.killCommand(),

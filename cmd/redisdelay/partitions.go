@@ -57,7 +57,7 @@ func (a *app) setPartitions(ctx context.Context, topic string, n int, wait bool)
 	for {
 		p, err := operator.SetPartitions(ctx, topic, n)
 		if now := fmt.Sprint(p.Partitions, p.Before, p.Next); now != last || err != nil { // a step, or none at first
-			a.record(ctx, operator, admin.Act{Action: "set partitions", Topic: topic, Detail: stepText(p)}, err)
+			a.record(ctx, operator, admin.Act{Action: "set-partitions", Topic: topic, Detail: stepText(p)}, err)
 			last = now
 			if err == nil {
 				a.sayPartitions(p)
