@@ -11,8 +11,8 @@
 // ID (redisdelay.DelayIDKey) is taken, [ByDelayID] names it too.
 //
 // Topic is a topic, or a partitioned topic as a whole, unless a method says otherwise. Group "" is
-// redisdelay.DefaultConsumerGroup, but removing a group takes its name. Only [Scope] has a value for
-// no group.
+// redisdelay.DefaultConsumerGroup, but removing a group takes its name. Only [Scope] has a value
+// for no group.
 //
 // [Operations] has the operations on many messages as a table, for programs that offer them.
 //

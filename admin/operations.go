@@ -21,7 +21,7 @@ const (
 // Operation is an operation on many messages, and what a program has to know to offer it.
 // Operations returns all of them.
 type Operation struct {
-	// Name is its name in the audit log, in the JSON of the tool, and on the page, such as "requeue".
+	// Name is its name in the audit log, in the tool's JSON, and on the page, such as "requeue".
 	Name string
 
 	// Verb and Unit say what is done, as in "requeue 5 dead letters". Unit is in the singular.
