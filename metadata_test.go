@@ -125,6 +125,7 @@ func TestCheckMetadataAndPublishAgree(t *testing.T) {
 	}
 	window := func(d time.Duration) set { return func(m *message.Message) { redisdelay.SetDelayIDWindow(m, d) } }
 	deliveries := func(n int) set { return func(m *message.Message) { redisdelay.SetMaxDeliveries(m, n) } }
+	written := func(key, value string) set { return func(m *message.Message) { m.Metadata.Set(key, value) } }
 	backoff := func(first, last time.Duration) set {
 		return func(m *message.Message) { redisdelay.SetBackoff(m, first, last) }
 	}
@@ -161,8 +162,8 @@ func TestCheckMetadataAndPublishAgree(t *testing.T) {
 		"negative window":      {[]set{name("x", ""), window(-1)}, []string{"delay_id_window"}},
 		"window without name":  {[]set{window(1)}, []string{"delay_id_window"}},
 		"no delivery":          {[]set{deliveries(0)}, []string{"max_deliveries"}},
-		"many deliveries":      {[]set{deliveries(math.MaxInt32 + 1)}, []string{"max_deliveries"}},
-		"few deliveries":       {[]set{deliveries(math.MinInt32 - 1)}, []string{"max_deliveries"}},
+		"many deliveries":      {[]set{written(redisdelay.MaxDeliveriesKey, "2147483648")}, []string{"max_deliveries"}},
+		"few deliveries":       {[]set{written(redisdelay.MaxDeliveriesKey, "-2147483649")}, []string{"max_deliveries"}},
 		"negative backoff":     {[]set{backoff(-1, 1)}, []string{"backoff"}},
 		"falling backoff":      {[]set{backoff(2, 1)}, []string{"backoff"}},
 		"overlong backoff":     {[]set{backoff(1, redisdelay.MaxDelay+1)}, []string{"backoff"}},
