@@ -158,7 +158,7 @@ func TestAPoisonousMessageIsKilled(t *testing.T) {
 		b.click("Delete")
 		b.sees("Deleted.")
 		require.Zero(t, s.stats().Messages)
-		require.Equal(t, []string{"ann delete", "ann kill"}, s.acts())
+		require.Equal(t, []string{"ann purge", "ann kill"}, s.acts())
 	})
 }
 
