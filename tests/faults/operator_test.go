@@ -353,7 +353,13 @@ var operations = map[string]operation{
 		}
 		return err
 	}},
-	"review": {prepare: recurs, do: read(func(d *desk, a *admin.Admin) ([]admin.TopicSchedules, error) { return a.Schedules(d.t.Context(), "t") })},
+	"review": {prepare: recurs, do: read(func(d *desk, a *admin.Admin) ([]admin.TopicSchedules, error) {
+		all, err := a.Schedules(d.t.Context(), "t")
+		for i := range all {
+			all[i].Now = time.Time{} // each look has its own
+		}
+		return all, err
+	})},
 	"amend": {
 		prepare: recurs,
 		do:      func(d *desk) error { return only(d.admin.PauseSchedule(d.t.Context(), "t", "hourly")) },
