@@ -108,6 +108,11 @@ func TestOperationsHeedWhatTheTableSays(t *testing.T) {
 				}
 			}
 			require.Equal(t, 3, s.group(t, "a").Dead, o.Name)
+			if o.Of == admin.OfSchedule {
+				err := only(o.Run(ctx, s.admin, topic, admin.Bulk{DryRun: true}))
+				require.ErrorIs(t, err, admin.ErrInvalidArgument)
+				require.ErrorContains(t, err, "needs a Schedule")
+			}
 		}
 		require.ErrorIs(t, only(admin.Operation{Name: "x"}.Run(ctx, s.admin, topic, admin.Bulk{})), admin.ErrInvalidArgument)
 		require.ErrorIs(t, only(s.admin.DeadReasons(ctx, topic, admin.Bulk{Group: "a", Spread: time.Hour})), admin.ErrInvalidArgument)

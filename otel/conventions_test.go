@@ -362,6 +362,8 @@ func TestConfigIsChecked(t *testing.T) {
 	require.NoError(t, err)
 	_, err = telemetry.Publisher(nil)
 	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
+	require.ErrorAs(t, err, &fault)
+	require.Equal(t, "Publisher", fault.Field)
 }
 
 // An error of the user's may say its type itself.

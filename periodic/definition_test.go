@@ -49,6 +49,10 @@ func TestADefinitionCanBeReadAgain(t *testing.T) {
 	} {
 		_, err := FromDefinition("a", text)
 		require.ErrorContains(t, err, want, text)
+		require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
+		var fault *redisdelay.FieldError
+		require.ErrorAs(t, err, &fault)
+		require.Equal(t, "Definition", fault.Field)
 	}
 }
 
