@@ -51,7 +51,7 @@ var mayImport = []struct {
 	{"relay", []string{".", "delayqueue", "internal/wake", "internal/queue", "internal/servers", "internal/guard", "internal/field"}},
 	{"admin", []string{".", "internal/calendar", "internal/jsontext", "internal/texts", "internal/operate", "internal/partitions", "internal/wake", "internal/queue",
 		"internal/rights", "internal/servers", "internal/refusal", "internal/field"}},
-	{"redisdelaytest", []string{".", "admin", "internal/queue", "internal/servers", "internal/field"}},
+	{"redisdelaytest", []string{".", "admin", "internal/queue", "internal/servers", "internal/wake", "internal/field"}},
 	{"dashboard", []string{"admin", "periodic", "internal/texts", "internal/field"}},
 	{"internal/demo", []string{".", "admin", "periodic"}},
 }

@@ -3,10 +3,9 @@ package redisdelay_test
 import (
 	"context"
 	"fmt"
-	"runtime/pprof"
+	"runtime"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -186,27 +185,32 @@ func wait[T any](t testing.TB, c <-chan T, what string) T {
 
 func begin[T any](f func() T) <-chan T { return testkit.Begin(f) }
 
-// queuedCalls counts the calls of queued.
-var queuedCalls atomic.Int64
-
 // queued begins a call of Publish, and returns when it waits in the line of its topic. The stacks
 // of all goroutines tell.
 func queued(t *testing.T, publish func() error) (ended <-chan error) {
 	t.Helper()
-	name := fmt.Sprint(queuedCalls.Add(1))
-	pprof.Do(ctx, pprof.Labels("queued", name), func(context.Context) { ended = begin(publish) })
-	label := fmt.Sprintf("# labels: {\"queued\":%q}", name)
+	names := make(chan string, 1)
+	ended = begin(func() error {
+		text := make([]byte, 64)
+		name, _, _ := strings.Cut(string(text[:runtime.Stack(text, false)]), "[") // "goroutine 17 [running]:"
+		names <- name
+		return publish()
+	})
+	name := wait(t, names, "the call begins")
+	all := make([]byte, 1<<20)
 	var next time.Time
 	eventually(t, func() bool {
 		if time.Now().Before(next) { // a look stops all goroutines
 			return false
 		}
-		defer func() { next = time.Now().Add(20 * time.Millisecond) }()
-		var stacks strings.Builder
-		require.NoError(t, pprof.Lookup("goroutine").WriteTo(&stacks, 1))
-		for stack := range strings.SplitSeq(stacks.String(), "\n\n") {
-			if strings.Contains(stack, label) && strings.Contains(stack, "publish.(*line).wait") {
-				return true
+		defer func() { next = time.Now().Add(5 * time.Millisecond) }()
+		n := runtime.Stack(all, true)
+		if n == len(all) {
+			all = make([]byte, 2*n)
+		}
+		for stack := range strings.SplitSeq(string(all[:n]), "\n\n") {
+			if strings.HasPrefix(stack, name) {
+				return strings.Contains(stack, "publish.(*line).wait")
 			}
 		}
 		return false

@@ -76,8 +76,9 @@ type SubscriberConfig struct {
 	// the default Backoff does. For strict order, let Backoff return 0: then the message is
 	// delivered again at once, until it is dead. Default false.
 	//
-	// When the active one closes, another takes over at once. When its process is killed or frozen,
-	// another does within LeaseDuration, and gets first what the old one held. Delivery.Epoch tells
+	// When the active one closes, another takes over at once. When its process is killed, another
+	// does within three seconds, and gets first what the old one held. When it is frozen, another
+	// does within LeaseDuration. Delivery.Epoch tells
 	// who came later.
 	//
 	// It is a setting of the group, from its first subscriber on: others are refused with
@@ -97,14 +98,21 @@ type SubscriberConfig struct {
 	// before the answer arrives. A message whose lease may be over on arrival goes back
 	// undelivered. If it had to be held alone, that may use up its deliveries.
 	//
-	// After a crash, all messages that the process held come back together, LeaseDuration later.
-	// Fresh messages do not wait for them. A message that was in hand at several crashes in a row
+	// When a process dies, all messages that it held come back together: see WholeLeases. Fresh
+	// messages do not wait for them. A message that was in hand at several crashes in a row
 	// may have caused them. From the second one on it is held with half of MaxInFlight messages at
 	// most, then with a quarter, and so on. Other messages wait for such a message for two
 	// LeaseDurations at most. A message that ends every process is dead after MaxDeliveries + 2 +
 	// log2(MaxInFlight) expired leases. Messages beside it lose no delivery, as long as handlers
 	// end within a LeaseDuration.
 	LeaseDuration time.Duration
+
+	// WholeLeases has messages of a process that died wait until their leases end. Default false:
+	// they come back within three seconds. The Redis server tells that a process is gone by its
+	// connections. So a process that lives, and whose connections to the server are all cut for
+	// about two seconds, counts as dead, and its messages are delivered beside it. Set it if that
+	// is worse than to wait. It is a setting of the group: the last subscriber's counts.
+	WholeLeases bool
 
 	// MaxExtension is how long a lease is extended at most after its first end. A handler that runs
 	// longer loses the message: its context ends, and the delivery counts as failed. Default 1h;

@@ -100,7 +100,7 @@ func (s *setup) promote(t *testing.T, groups ...string) {
 	read, err := handle.Existing(ctx)
 	require.NoError(t, err)
 	require.Equal(t, groups, read.Names)
-	require.NoError(t, queue.Do(ctx, servers.MustClient(s.Client), handle.PromoteCall(read, "nobody|1", time.Minute)))
+	require.NoError(t, queue.Do(ctx, servers.MustClient(s.Client), handle.PromoteCall(read, "nobody|1", time.Minute, true)))
 }
 
 func TestBulkOfBadArgumentsIsRefused(t *testing.T) {

@@ -50,9 +50,13 @@ type GroupCounters struct {
 	// handling them. They are in Acked, too.
 	Skipped int `json:"skipped"`
 
-	// Expired counts leases that ran out, because a process crashed, stood still, or could not
+	// Expired counts leases that ended, because a process crashed, stood still, or could not
 	// reach Redis, or because a handler outlived CloseTimeout.
 	Expired int `json:"expired"`
+
+	// Disowned counts those of Expired that were ended sooner, because their processes were gone:
+	// see redisdelay.SubscriberConfig.WholeLeases.
+	Disowned int `json:"disowned"`
 
 	// Suspects counts messages that became suspects. GroupStats.Suspects has how many are now.
 	Suspects int `json:"suspects"`

@@ -3,6 +3,7 @@ package admin
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 // Worker is a subscription to a topic: one Subscribe of a process.
@@ -34,6 +36,13 @@ type Worker struct {
 	Since time.Time `json:"since"`
 	Seen  time.Time `json:"seen"`
 
+	// Heard tells that the Redis server hears its process now, and did so when it was last seen. It
+	// is false too if the server's user may not ask. Then nobody knows when the process is gone.
+	// GoneSince is since when it was found gone, so that what it had in hand is delivered again.
+	// Zero means that it was not.
+	Heard     bool      `json:"heard"`
+	GoneSince time.Time `json:"gone_since"`
+
 	// InHand is how many messages it has claimed and not settled, and Oldest is since when it has
 	// the one that it has longest.
 	InHand int       `json:"in_hand"`
@@ -46,8 +55,8 @@ type Worker struct {
 	StandsBy bool `json:"stands_by,omitempty"`
 }
 
-// Workers returns who subscribes to a topic, by group, host and PID, for each partition. A
-// subscription is gone when it is closed. If its process ends without that, it is gone when its
+// Workers returns who subscribes to a topic, by group, host and PID, for each partition. It leaves
+// out a subscription that is closed. If its process ended without that, it is left out when its
 // leases are over, and 90 seconds after it was last seen, or later if its LeaseDuration is longer.
 // A topic with a Redis Stream has none.
 func (a *Admin) Workers(ctx context.Context, topic string) ([]Worker, error) {
@@ -91,11 +100,33 @@ func (a *Admin) workers(ctx context.Context, topic string) ([]Worker, error) {
 			all = append(all, found...)
 		}
 	}
+	if err := a.hear(ctx, t.Topic, all); err != nil {
+		return nil, fmt.Errorf("workers of topic %q: %w", topic, err)
+	}
 	slices.SortFunc(all, func(a, b Worker) int {
 		return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID),
 			strings.Compare(a.Subscription, b.Subscription))
 	})
 	return all, nil
+}
+
+// hear clears Heard of workers whose processes the server does not hear now.
+func (a *Admin) hear(ctx context.Context, t *queue.Topic, all []Worker) error {
+	var addresses []string
+	for _, w := range all {
+		if w.Heard {
+			addresses = append(addresses, w.Address)
+		}
+	}
+	gone, err := wake.Gone(ctx, a.client, []wake.Addressed{{Topic: t, Addresses: addresses}})
+	mute := errors.Is(err, ErrForbidden)
+	if err != nil && !mute {
+		return err
+	}
+	for i := range all {
+		all[i].Heard = all[i].Heard && !mute && !gone[all[i].Address]
+	}
+	return nil
 }
 
 // workersOf returns the subscriptions of a group, from what its hashes of workers and leases have.
@@ -105,7 +136,7 @@ func workersOf(topic, group string, now time.Time, signs, leases map[string]stri
 	for subscription, text := range signs {
 		if w := queue.ReadWorker(subscription, text); !w.Until.Before(now) {
 			found[subscription] = &Worker{Topic: topic, Group: group, Host: w.Host, PID: w.PID, Program: w.Program, Version: w.Version,
-				Subscription: subscription, Address: w.Address, Since: w.Since, Seen: w.Seen}
+				Subscription: subscription, Address: w.Address, Since: w.Since, Seen: w.Seen, Heard: w.Heard, GoneSince: w.Gone}
 		}
 	}
 	for _, token := range leases {

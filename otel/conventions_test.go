@@ -312,7 +312,7 @@ func TestTextsThatAreNotUTF8(t *testing.T) {
 	for _, span := range w.exported.GetSpans() {
 		require.True(t, utf8.ValidString(span.Name), "%q", span.Name)
 		for _, a := range span.Attributes {
-			require.True(t, utf8.ValidString(a.Value.Emit()), "%s: %q", a.Key, a.Value.Emit())
+			require.True(t, utf8.ValidString(a.Value.String()), "%s: %q", a.Key, a.Value.String())
 		}
 		seen[span.Name] = true
 	}

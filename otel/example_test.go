@@ -98,16 +98,16 @@ func printTraces(spans tracetest.SpanStubs) {
 		for _, a := range span.Attributes {
 			switch a.Key {
 			case otelredisdelay.DeliveryNumberAttribute:
-				number = " of delivery " + a.Value.Emit()
+				number = " of delivery " + a.Value.String()
 				fallthrough
 			case otelredisdelay.DelayedAttribute, "error.type":
-				line += fmt.Sprintf(", %s=%s", a.Key, a.Value.Emit())
+				line += fmt.Sprintf(", %s=%s", a.Key, a.Value.String())
 			}
 		}
 		name[id] = span.Name + number
 		fmt.Println(strings.Repeat("  ", depth[id]) + line)
 		for _, link := range span.Links {
-			fmt.Printf("%s<- %s: %s\n", strings.Repeat("  ", depth[id]+1), link.Attributes[0].Value.Emit(), name[link.SpanContext.SpanID().String()])
+			fmt.Printf("%s<- %s: %s\n", strings.Repeat("  ", depth[id]+1), link.Attributes[0].Value.String(), name[link.SpanContext.SpanID().String()])
 		}
 	}
 }

@@ -45,7 +45,7 @@ func TestRecurringMessagesAreTraced(t *testing.T) {
 			})
 			p, err := periodic.New(periodic.Config{Publisher: w.publisher}, nil)
 			require.NoError(t, err)
-			require.NoError(t, p.Add(periodic.Schedule{Name: "report", Topic: "reports", Spec: "@every 90m",
+			require.NoError(t, p.Add(periodic.Schedule{Name: "report", Topic: "reports", Spec: "@every 2400h",
 				Message: func(periodic.Occurrence) (*message.Message, error) { return order("a"), nil }}))
 			running, stop := context.WithCancel(ctx)
 			ended := make(chan error, 1)

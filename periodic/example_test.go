@@ -3,6 +3,7 @@ package periodic_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -65,6 +66,41 @@ func Example() {
 
 	// Output:
 	// 2026-01-05 is due at 2026-01-05 08:00:00
+}
+
+// A test has two days pass over which Berlin moves its clocks.
+func Example_test() {
+	now := time.Date(2026, time.March, 27, 0, 0, 0, 0, time.UTC)
+	server, err := redisdelaytest.New(redisdelaytest.Config{Now: now}) // in a test, StartWith(t, ...)
+	check(err)
+	defer server.Close()
+	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: server.Client()}, nil)
+	check(err)
+	defer publisher.Close()
+	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: server.Client()}, nil)
+	check(err)
+	defer subscriber.Close()
+	reports, err := subscriber.Subscribe(context.Background(), "reports")
+	check(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { check(recur(ctx, publisher, nil)) })
+	for len(server.Scheduled("reports")) == 0 { // in a test, AwaitScheduled(t, "reports", 1)
+		time.Sleep(time.Millisecond)
+	}
+
+	for range 2 {
+		server.AdvanceToNext()
+		report := <-reports
+		fmt.Printf("%s at %s\n", report.Payload, server.Now().UTC().Format("15:04"))
+		report.Ack()
+	}
+	cancel()
+	running.Wait()
+
+	// Output:
+	// 2026-03-27 at 08:00
+	// 2026-03-30 at 07:00
 }
 
 func check(err error) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -24,11 +25,12 @@ type Periodic struct {
 	config    Config
 	plain     *redisdelay.Publisher // Config.Publisher without its decorators
 	publisher inside.Publisher
-	now       func() time.Time // time.Now, but for tests
+	now       func() time.Time // the program's own clock
 	logger    watermill.LoggerAdapter
 	permits   rights.Permits
-	making    sync.WaitGroup // calls of Message and Publish
-	deaf      sync.Once      // logs that nobody can wake the program
+	making    sync.WaitGroup               // calls of Message and Publish
+	deaf      sync.Once                    // logs that nobody can wake the program
+	moving    atomic.Pointer[wake.Mailbox] // whose clock is the program's own; nil before Run
 
 	mu      sync.Mutex // guards the fields below
 	topics  map[string]*topic
@@ -45,14 +47,23 @@ func New(config Config, logger watermill.LoggerAdapter) (*Periodic, error) {
 	}
 	config.setDefaults()
 	plain := undecorated(config.Publisher)
-	return &Periodic{
+	p := &Periodic{
 		config:    config,
 		plain:     plain,
 		publisher: inside.Of(plain),
-		now:       time.Now,
 		logger:    guard.Logger(logger).With(watermill.LogFields{"component": "redisdelay.periodic"}),
 		topics:    map[string]*topic{},
-	}, nil
+	}
+	p.now = p.ownTime
+	return p, nil
+}
+
+// ownTime returns the time of the program's own clock. A test moves it along with the server's.
+func (p *Periodic) ownTime() time.Time {
+	if mailbox := p.moving.Load(); mailbox != nil {
+		return mailbox.Now()
+	}
+	return time.Now()
 }
 
 // Add adds schedules, before Run or during it. It adds all or none. Errors wrap ErrInvalidConfig or
@@ -129,6 +140,7 @@ func (p *Periodic) Run(ctx context.Context) error {
 	mailbox, giveBack := p.publisher.Mailbox()
 	defer giveBack()
 	p.mailbox = mailbox
+	p.moving.Store(mailbox)
 	for _, t := range p.topics {
 		p.begin(t)
 	}

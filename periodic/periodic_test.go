@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -812,4 +813,44 @@ func TestALookThatComesAtOnceDoesNotComplain(t *testing.T) {
 		s.complain(r, w.Now().Add(7*day))
 		require.Equal(t, lines, log.count("Message or Publish has not returned"), after)
 	}
+}
+
+// Somebody asks for an occurrence while Message runs. The program looks again at once after it.
+func TestALookThatFindsMessageUnderWayIsMadeAgain(t *testing.T) {
+	w := newWorld(t)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	block := sync.OnceFunc(func() {
+		close(begun)
+		<-goOn
+	})
+	p := w.program(daily("a", func(s *Schedule) {
+		make := s.Message
+		s.Message = func(o Occurrence) (*message.Message, error) {
+			block()
+			return make(o)
+		}
+	}))
+	p.config.Poll = time.Hour
+	running, stop := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- p.Run(running) }()
+	<-begun
+	at, err := w.Admin().RunSchedule(context.Background(), "t", "a")
+	require.NoError(t, err)
+	s := p.topics["t"].all()[0]
+	require.Eventually(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.waited
+	}, 20*time.Second, time.Millisecond)
+	close(goOn)
+	select {
+	case msg := <-w.delivered:
+		o, _ := FromMessage(msg)
+		require.Equal(t, at.UTC(), o.At)
+	case <-time.After(20 * time.Second):
+		require.Fail(t, "it comes after Poll")
+	}
+	stop()
+	require.NoError(t, <-ended)
 }

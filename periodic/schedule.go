@@ -31,11 +31,15 @@ type schedule struct {
 	left    int64     // version of another program's record, which this program leaves alone
 	asked   time.Time // when this program last asked others to answer, by its own clock
 	rest    time.Time // until when the record asks for nothing if nobody amends it; zero: look
+	asks    bool      // the last look asked whether a program with the later definition lives
+	expires time.Time // when that definition counts no more if none answers, by the server's clock; zero: nobody has asked
 	shifted bool      // that the server's clock is behind the last occurrence was logged
 	last    bool      // that MisfireAll counts as MisfireLast was logged
 
 	mu       sync.Mutex // guards the fields below
 	since    time.Time  // since when a plan is carried out; zero: none is
+	unseen   bool       // a plan was carried out, and no look has seen since what became of it
+	waited   bool       // a look found that a plan was carried out, and did nothing
 	failures int        // in a row
 	retry    time.Time  // when the next try is, after a failure
 	told     time.Time  // when complain last logged; zero: not since an occurrence was published
@@ -80,6 +84,15 @@ func (s *schedule) busySince() time.Time {
 	return s.since
 }
 
+// look notes that the record was read. If a plan is under way, the loop looks again after it.
+func (s *schedule) look() {
+	s.rest, s.expires, s.asks = time.Time{}, time.Time{}, false
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waited = !s.since.IsZero()
+	s.unseen = s.waited
+}
+
 // free tells whether a new plan may be carried out: no other one is under way, and no pause after a
 // failure lasts.
 func (s *schedule) free(now time.Time) bool {
@@ -92,16 +105,42 @@ func (s *schedule) free(now time.Time) bool {
 func (s *schedule) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.since = s.periodic.now()
+	s.since, s.unseen = s.periodic.now(), true
+}
+
+// mostRetries is after how many failures in a row next leaves the pauses of a schedule out.
+const mostRetries = 10
+
+// next returns when the schedule has something to do, by the server's clock, or zero. now and own
+// are what that and the program's own clock show. settled is false while a plan is carried out, and
+// until a look has seen what became of it. Only the topic's loop calls it.
+func (s *schedule) next(now, own time.Time) (next time.Time, settled bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.unseen:
+		return next, false
+	case s.failures > mostRetries: // its pauses would stop a test's clock each minute
+		return next, true
+	case own.Before(s.retry):
+		return now.Add(s.retry.Sub(own)), true
+	case s.asks: // others answer when they look
+		return now, true
+	case !s.expires.IsZero():
+		return s.expires, true
+	}
+	return s.rest, true
 }
 
 // backoff is how long a schedule waits after a failure.
 var backoff = redisdelay.ExponentialBackoff(time.Second, time.Minute)
 
-// end notes what became of a plan, and logs a failure and its end.
-func (s *schedule) end(err error) {
+// end notes what became of a plan, and logs a failure and its end. again tells that a look has
+// found the plan under way.
+func (s *schedule) end(err error) (again bool) {
 	s.mu.Lock()
 	s.since = time.Time{}
+	again, s.waited = s.waited, false
 	failures := s.failures
 	wait := time.Duration(0)
 	if err == nil {
@@ -119,6 +158,7 @@ func (s *schedule) end(err error) {
 	case failures > 0:
 		s.logger.Info("Publishing the occurrences of the schedule again", watermill.LogFields{"failures": failures})
 	}
+	return again
 }
 
 // paceNow returns what is known of Message by now.

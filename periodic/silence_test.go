@@ -608,6 +608,9 @@ func (l *listener) say(msg string, err error, fields watermill.LogFields) {
 	defer l.e.mu.Unlock()
 	l.e.failing = l.name == "" && strings.HasPrefix(msg, "Cannot look") || l.e.failing && (l.name != "" || !strings.HasPrefix(msg, "Looking"))
 	l.e.said[l.name] = append(l.e.said[l.name], time.Now())
+	if wait, ok := fields["for"].(time.Duration); ok { // the schedule rests that long
+		l.e.said[l.name] = append(l.e.said[l.name], time.Now().Add(wait))
+	}
 	if strings.HasPrefix(msg, "Occurrences of the schedule were missed") { // also those that were to come yet
 		l.e.said[l.name] = append(l.e.said[l.name], l.e.missed[l.name]...)
 		l.e.missed[l.name] = nil

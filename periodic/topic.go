@@ -12,7 +12,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/calendar"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
@@ -37,8 +36,8 @@ type topic struct {
 
 	mu        sync.Mutex
 	schedules map[string]*schedule
-	waiting   []func() // to be called when the loop has looked
-	ended     bool     // the loop has ended, and looks no more
+	settling  []func(next time.Time) // to be called when all schedules have settled
+	ended     bool                   // the loop has ended, and looks no more
 }
 
 func newTopic(p *Periodic, name string) *topic {
@@ -90,29 +89,55 @@ func (t *topic) lookAgain() {
 	}
 }
 
-// woken has the loop look at once, and calls done, unless that is nil, when it has looked.
-func (t *topic) woken(_ string, done func()) {
-	if done != nil {
+// woken has the loop look at once. It calls settled, unless that is nil, when nothing is left to do
+// by the present time of the server, or when a look fails.
+func (t *topic) woken(_ string, settled func(next time.Time)) {
+	if settled != nil {
 		t.mu.Lock()
 		ended := t.ended
 		if !ended {
-			t.waiting = append(t.waiting, done)
+			t.settling = append(t.settling, settled)
 		}
 		t.mu.Unlock()
 		if ended {
-			done()
+			settled(time.Time{})
 		}
 	}
 	t.lookAgain()
 }
 
-// takeWaiting returns those who wait for a look, once.
-func (t *topic) takeWaiting() []func() {
+// isSettling returns how many wait until all schedules have settled.
+func (t *topic) isSettling() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	waiting := t.waiting
-	t.waiting = nil
-	return waiting
+	return len(t.settling)
+}
+
+// settle tells the first n of those who wait when the topic has something to do again.
+func (t *topic) settle(n int, next time.Time) {
+	t.mu.Lock()
+	settled := t.settling[:n]
+	t.settling = t.settling[n:]
+	t.mu.Unlock()
+	for _, done := range settled {
+		done(next)
+	}
+}
+
+// next returns the earliest time by the server's clock at which a schedule has something to do.
+// settled is false if the next look finds more to do now.
+func (t *topic) next() (next time.Time, settled bool) {
+	own := t.periodic.now()
+	for _, s := range t.all() {
+		at, settled := s.next(t.shown, own)
+		if !settled {
+			return time.Time{}, false
+		}
+		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	return next, true
 }
 
 // run looks at the schedules until ctx ends. Without a mailbox nobody wakes it. Programs look at
@@ -120,26 +145,24 @@ func (t *topic) takeWaiting() []func() {
 // that they are there.
 func (t *topic) run(ctx context.Context, mailbox *wake.Mailbox) {
 	if mailbox != nil {
-		t.receiver = mailbox.Receive(t.periodic.publisher.Topic(t.name), t.woken)
+		t.receiver = mailbox.ReceiveTimed(t.periodic.publisher.Topic(t.name), t.woken)
 		defer func() {
 			t.receiver.Stop()
 			t.mu.Lock()
 			t.ended = true
 			t.mu.Unlock()
-			for _, done := range t.takeWaiting() {
-				done()
-			}
+			t.settle(t.isSettling(), time.Time{})
 		}()
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		waiting := t.takeWaiting()
+		settling := t.isSettling()
 		answers := t.sayIfSilent()
 		again, err := t.look(ctx)
 		t.failing = !answers() || t.failing
-		for _, done := range waiting {
-			done()
+		if next, settled := t.next(); err != nil || settled && !again {
+			t.settle(settling, next)
 		}
 		if err != nil && ctx.Err() != nil {
 			return
@@ -274,7 +297,7 @@ func (t *topic) consider(ctx context.Context, some []*schedule, records []queue.
 	var amendments []queue.Amendment
 	var theirs []*schedule
 	for i, s := range some {
-		s.rest = time.Time{}
+		s.look()
 		a := s.follow(records[i], c.server)
 		follows := records[i].Alive() && s.version == records[i].Version
 		if a.What == "" && follows {
@@ -335,160 +358,8 @@ func (t *topic) publish(s *schedule, r queue.Recurring, c serverClock) {
 	s.begin()
 	t.periodic.making.Go(func() {
 		again, err := s.carryOut(plan, c)
-		s.end(err)
-		if again && err == nil {
+		if waited := s.end(err); waited || again && err == nil || t.isSettling() > 0 {
 			t.lookAgain()
 		}
 	})
-}
-
-// complain logs that the schedule waits for its own Message, or for another try. It does so when an
-// occurrence is late for that, or after a minute, and then once a minute.
-func (s *schedule) complain(r queue.Recurring, now time.Time) {
-	next := s.series.Next(r.Cursor)
-	late := r.Paused.IsZero() && !next.IsZero() && now.After(next.Add(s.jitter))
-	own := s.periodic.now()
-	s.mu.Lock()
-	since, failures := s.since, s.failures
-	begun := since.IsZero() || own.Sub(since) >= s.periodic.config.Poll/2 // not in a look that comes at once
-	says := late && begun && !s.lateFor.Equal(r.Cursor)                   // once for each occurrence, and then once a minute
-	says = says || (late && begun || !since.IsZero() && own.Sub(since) > time.Minute) && (s.told.IsZero() || own.Sub(s.told) >= time.Minute)
-	if says {
-		s.told = own
-	}
-	if says && late {
-		s.lateFor = r.Cursor
-	}
-	s.mu.Unlock()
-	switch {
-	case !says:
-	case !since.IsZero():
-		s.logger.Error("Message or Publish has not returned, so the schedule waits", errSlow, watermill.LogFields{"since": since, "late": late})
-	default:
-		s.logger.Error("An occurrence of the schedule is late, because it could not be published", errFailed, watermill.LogFields{"failures": failures})
-	}
-}
-
-var (
-	errSlow   = errors.New("a call is under way")
-	errFailed = errors.New("the next try comes after a pause")
-)
-
-// comeBack returns the change of a record whose last occurrence was due more than queue.MostAhead
-// after now, because the server's clock was ahead. Otherwise the schedule would rest until that
-// time. seen is the latest time that the clock has shown.
-func (s *schedule) comeBack(r queue.Recurring, seen, now time.Time) (a queue.Amendment) {
-	known := calendar.PassedOver(s.series, now.Add(-s.jitter), r.Cursor, r.Waiting)
-	if r.Last.After(known) {
-		known = r.Last
-	}
-	for _, at := range r.Waiting {
-		if !at.Add(s.jitter).After(seen) && at.After(known) {
-			known = at
-		}
-	}
-	ahead := known.Add(s.jitter).Sub(now)
-	switch {
-	case ahead > queue.MostAhead:
-		return queue.Amendment{What: queue.ReturnSchedule, Seen: r.Version, Known: known}
-	case ahead > 0 && !s.shifted:
-		s.logger.Info("The last occurrence of the schedule, or one that it left out, is after the server's clock, so the schedule waits", watermill.LogFields{"for": ahead})
-	}
-	s.shifted = ahead > 0
-	return a
-}
-
-// cameBack logs what became of it.
-func (s *schedule) cameBack(a queue.Amendment, done queue.Amended) {
-	s.logger.Error("The server's clock was ahead, so the schedule counts from now on; occurrences since then may come again", errAhead,
-		watermill.LogFields{"last": a.Known.Add(s.jitter), "taken_back": done.TakenBack})
-}
-
-var errAhead = errors.New("the last occurrence is after now")
-
-// silence is how long a program of another definition has to answer.
-const silence = 30 * time.Second
-
-// follow decides which definition of the schedule counts: that of the program which began last and
-// lives. It returns the change of the record that this program has to make, if any.
-//
-// A program that begins gives the record its definition. A program that sees a later one leaves the
-// schedule to that. Once in a while it asks whether a program of the later definition lives. If
-// none answers, the schedule is its own again.
-func (s *schedule) follow(r queue.Recurring, now time.Time) (a queue.Amendment) {
-	put := queue.Amendment{What: queue.Put, Seen: r.Version, Definition: s.definition, Jitter: s.jitter, First: s.first()}
-	switch {
-	case r.Removed && r.Version > 0 && s.version != 0:
-		if s.left != r.Version {
-			s.left = r.Version
-			s.logger.Info("The schedule was removed, so this program leaves it; it begins again when a program starts that has it", nil)
-		}
-		return a
-	case r.Damaged:
-		s.logger.Error("The record of the schedule in Redis cannot be read, so the schedule begins anew", errDamaged, nil)
-		return put
-	case !r.Alive():
-		return put
-	case r.Definition == s.definition:
-		switch {
-		case s.left != 0:
-			s.logger.Info("This program runs the schedule again", watermill.LogFields{"version": r.Version})
-		case s.version == 0:
-			s.logger.Debug("This program runs a schedule that was begun before", watermill.LogFields{"version": r.Version})
-		}
-		s.version, s.left, s.asked = r.Version, 0, time.Time{}
-		if !r.Asked.IsZero() {
-			return queue.Amendment{What: queue.AnswerAsSchedule, Seen: r.Version}
-		}
-		return a
-	case s.version == 0:
-		return put
-	}
-	if s.left != r.Version {
-		s.left = r.Version
-		s.logger.Info("Another program that began later has another definition of the schedule, which counts", watermill.LogFields{
-			"own": s.definition, "counts": r.Definition, "version": r.Version})
-	}
-	asked := r.Asked
-	if asked.After(now.Add(queue.MostAhead)) {
-		asked = time.Time{} // the server's clock was ahead when somebody asked, so ask again
-	}
-	switch silent := max(silence, 4*s.periodic.config.Poll); {
-	case !asked.IsZero() && now.Sub(asked) > silent:
-		s.logger.Info("No program with the later definition of the schedule answers, so that of this program counts again",
-			watermill.LogFields{"own": s.definition, "counted": r.Definition})
-		return put
-	case asked.IsZero() && s.periodic.now().Sub(s.asked) > 2*silent:
-		s.asked = s.periodic.now()
-		return queue.Amendment{What: queue.AskSchedule, Seen: r.Version}
-	}
-	return a
-}
-
-var errDamaged = errors.New("damaged record")
-
-// first returns the instant before which there is no occurrence.
-func (s *schedule) first() time.Time {
-	if s.Start.IsZero() {
-		return time.Time{}
-	}
-	return s.Start.Add(-time.Millisecond)
-}
-
-// put notes what became of this program's definition. before is what it replaced.
-func (s *schedule) put(before queue.Recurring, done queue.Amended) {
-	r := done.Record
-	if done.Changed || r.Definition != s.definition {
-		return // another program was faster, and the next look sees it
-	}
-	s.version, s.left = r.Version, 0
-	fields := watermill.LogFields{"version": r.Version, "definition": r.Definition}
-	switch {
-	case r.Version == before.Version: // another program with the same definition was faster
-	case before.Alive():
-		fields["before"], fields["taken_back"] = before.Definition, done.TakenBack
-		s.logger.Info("Replaced the definition of a schedule", fields)
-	default:
-		s.logger.Info("Began a schedule", fields)
-	}
 }

@@ -144,7 +144,7 @@ func (y *year) check() {
 	groups, err := y.topic.Groups(ctx)
 	require.NoError(y.t, err)
 	for wait := time.Duration(0); wait == 0; {
-		call := y.topic.PromoteCall(groups, "test|1", time.Hour)
+		call := y.topic.PromoteCall(groups, "test|1", time.Hour, true)
 		require.NoError(y.t, queue.Do(ctx, servers.MustClient(y.client), call))
 		turn, stale, err := y.topic.ReadTurn(call, groups)
 		require.NoError(y.t, err)

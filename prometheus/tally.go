@@ -18,7 +18,7 @@ type tally struct {
 // figures returns all counters of a tally, in a fixed order.
 func (t *tally) figures() []*int {
 	c := &t.GroupCounters
-	return []*int{&c.Delivered, &c.Acked, &c.Nacked, &c.Retried, &c.Dropped, &c.Skipped, &c.Expired, &c.Suspects, &c.LeaseLost, &c.GivenUp, &c.DeadPurged,
+	return []*int{&c.Delivered, &c.Acked, &c.Nacked, &c.Retried, &c.Dropped, &c.Skipped, &c.Expired, &c.Disowned, &c.Suspects, &c.LeaseLost, &c.GivenUp, &c.DeadPurged,
 		&c.Dead.Deliveries, &c.Dead.Lease, &c.Dead.Asked, &c.Dead.Late, &c.Dead.Unmarshal, &c.Dead.Killed}
 }
 
@@ -59,6 +59,7 @@ func exportTally(out chan<- prometheus.Metric, c tally, topic, group string) {
 	counter(out, descDropped, c.Dropped, topic, group)
 	counter(out, descSkipped, c.Skipped, topic, group)
 	counter(out, descExpired, c.Expired, topic, group)
+	counter(out, descDisowned, c.Disowned, topic, group)
 	counter(out, descSuspected, c.Suspects, topic, group)
 	counter(out, descLeaseLost, c.LeaseLost, topic, group)
 	counter(out, descGivenUp, c.GivenUp, topic, group)

@@ -11,8 +11,9 @@
 //	msg := server.Receive(t, messages)
 //
 // When [Server.Advance] returns, all messages that became due are ready, and messages that expired
-// are no longer delivered. Real time makes no message due and expires none. Consumers run in real
-// time, in their own goroutines. So wait for the effects of a handler, with
+// are no longer delivered. Schedules of package periodic move with the clock: a year of a nightly
+// schedule takes about a second. Real time makes no message due and expires none. Consumers run in
+// real time, in their own goroutines. So wait for the effects of a handler, with
 // [Server.AwaitScheduled], [Server.AwaitRetrying], [Server.AwaitDrained], or by means of the
 // program.
 //

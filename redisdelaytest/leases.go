@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,7 +27,7 @@ func (s *Server) ExpireLeases(topic string) {
 		err = s.settle(ctx, t)
 	}
 	if err == nil {
-		err = s.wakeAll()
+		_, err = s.lookAll(0, false)
 	}
 	if err != nil {
 		s.fail(fmt.Errorf("redisdelaytest: expire leases of topic %q: %w", topic, err))
@@ -34,7 +35,7 @@ func (s *Server) ExpireLeases(topic string) {
 }
 
 // moveLeases adds d to the deadlines up to upTo that count in real time: of leases, of waiting and
-// resting subscriptions, of standbys and active ones, and of unused groups.
+// resting subscriptions, of standbys and active ones, of unused groups, and of occurrences in hand.
 func (s *Server) moveLeases(ctx context.Context, t topic, d time.Duration, upTo float64) error {
 	groups, err := t.Groups(ctx)
 	if err != nil {
@@ -49,30 +50,62 @@ func (s *Server) moveLeases(ctx context.Context, t topic, d time.Duration, upTo 
 			return err
 		}
 	}
-	return s.moveActive(ctx, t, d, upTo)
+	if err := s.moveActive(ctx, t, d, upTo); err != nil {
+		return err
+	}
+	return s.moveHandlings(ctx, t, d, upTo)
 }
 
 // moveActive adds d to the deadlines up to upTo of active subscriptions.
 func (s *Server) moveActive(ctx context.Context, t topic, d time.Duration, upTo float64) error {
+	if !s.mini.Exists(t.keys.Active()) {
+		return nil
+	}
+	return s.atomically(ctx, t.keys.Active(), func(tx *redis.Tx, p redis.Pipeliner) error {
+		active, err := tx.HGetAll(ctx, t.keys.Active()).Result()
+		for group, text := range active {
+			part := strings.Fields(text)
+			if ends, err := strconv.ParseFloat(part[2], 64); err == nil && ends > 0 && ends <= upTo {
+				part[2] = strconv.FormatInt(int64(ends)+d.Milliseconds(), 10)
+				p.HSet(ctx, t.keys.Active(), group, strings.Join(part, " "))
+			}
+		}
+		return err
+	})
+}
+
+// moveHandlings adds d to the deadlines up to upTo of occurrences that periodic.Overlap has found
+// in hand, and of those that come next.
+func (s *Server) moveHandlings(ctx context.Context, t topic, d time.Duration, upTo float64) error {
+	for _, key := range s.mini.Keys() {
+		if !strings.HasPrefix(key, t.keys.Handlings()) {
+			continue
+		}
+		err := s.atomically(ctx, key, func(tx *redis.Tx, p redis.Pipeliner) error {
+			held, err := tx.Get(ctx, key).Result()
+			if err == redis.Nil {
+				return nil
+			}
+			if moved, is := queue.MoveHandling(held, d, upTo); is {
+				p.Set(ctx, key, moved, redis.KeepTTL)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// atomically changes a key by what it holds.
+func (s *Server) atomically(ctx context.Context, key string, change func(*redis.Tx, redis.Pipeliner) error) error {
 	for {
 		err := s.Client().Watch(ctx, func(tx *redis.Tx) error {
-			active, err := tx.HGetAll(ctx, t.keys.Active()).Result()
-			if err != nil {
-				return err
-			}
-			_, err = tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
-				for group, text := range active {
-					part := strings.Fields(text)
-					if ends, err := strconv.ParseFloat(part[2], 64); err == nil && ends > 0 && ends <= upTo {
-						part[2] = strconv.FormatInt(int64(ends)+d.Milliseconds(), 10)
-						p.HSet(ctx, t.keys.Active(), group, strings.Join(part, " "))
-					}
-				}
-				return nil
-			})
+			_, err := tx.TxPipelined(ctx, func(p redis.Pipeliner) error { return change(tx, p) })
 			return err
-		}, t.keys.Active())
-		if err != redis.TxFailedErr { // else a claim came between
+		}, key)
+		if err != redis.TxFailedErr { // else a script came between
 			return err
 		}
 	}
@@ -97,20 +130,23 @@ func (s *Server) endLeases(ctx context.Context, t topic) error {
 // amount for the highest member. A score of 0 is not a time but marks a group that is being
 // removed. The end of a takeover window is in its name, so its score stays.
 func (s *Server) moveScores(ctx context.Context, key string, upTo float64, by func(last redis.Z) float64) error {
+	if !s.mini.Exists(key) {
+		return nil
+	}
 	members, err := s.Client().ZRangeWithScores(ctx, key, 0, -1).Result()
 	if err != nil || len(members) == 0 {
 		return err
 	}
 	move := by(members[len(members)-1])
-	for _, m := range members {
+	members = slices.DeleteFunc(members, func(m redis.Z) bool {
 		name, _ := m.Member.(string)
-		if m.Score == 0 || m.Score > upTo || queue.IsWindow(name) {
-			continue
-		}
-		m.Score += move
-		if err := s.Client().ZAddXX(ctx, key, m).Err(); err != nil { // only members that still exist
-			return err
-		}
+		return m.Score == 0 || m.Score > upTo || queue.IsWindow(name)
+	})
+	if len(members) == 0 {
+		return nil
 	}
-	return nil
+	for i := range members {
+		members[i].Score += move
+	}
+	return s.Client().ZAddXX(ctx, key, members...).Err() // only members that still exist
 }

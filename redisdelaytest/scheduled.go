@@ -120,7 +120,7 @@ func (s *Server) AwaitDrained(t testing.TB, topic string) {
 	if !drained {
 		t.Fatalf("topic %q is not drained: %s", topic, left)
 	}
-	if err := s.wakeAll(); err != nil {
+	if _, err := s.lookAll(0, false); err != nil {
 		t.Fatalf("topic %q is drained: %v", topic, err)
 	}
 }

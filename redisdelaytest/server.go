@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -44,12 +43,13 @@ func (c Config) Validate() error { return field.Check("KeyPrefix", queue.CheckPr
 //
 // On an error, methods fail the test that was given to Start. On a Server of New they panic.
 type Server struct {
-	mini   *miniredis.Miniredis
-	client *servers.Client
-	admin  *admin.Admin
-	prefix string
-	fail   func(error)
-	moving sync.RWMutex // held while the clock and the leases are moved
+	mini     *miniredis.Miniredis
+	client   *servers.Client
+	admin    *admin.Admin
+	prefix   string
+	fail     func(error)
+	moving   sync.RWMutex  // held while the clock and the leases are moved
+	patience time.Duration // how long programs may take to settle at one time of the clock
 }
 
 // Start returns a server that is closed when the test ends.
@@ -89,10 +89,11 @@ func New(config Config) (*Server, error) {
 	}
 	mini.SetTime(now.Truncate(time.Millisecond))
 	s := &Server{
-		mini:   mini,
-		client: servers.MustClient(redis.NewClient(&redis.Options{Addr: mini.Addr()})),
-		prefix: cmp.Or(config.KeyPrefix, redisdelay.DefaultKeyPrefix),
-		fail:   func(err error) { panic(err) },
+		mini:     mini,
+		client:   servers.MustClient(redis.NewClient(&redis.Options{Addr: mini.Addr()})),
+		prefix:   cmp.Or(config.KeyPrefix, redisdelay.DefaultKeyPrefix),
+		fail:     func(err error) { panic(err) },
+		patience: awaitTimeout,
 	}
 	mini.Server().SetPreHook(s.awaitMove)
 	var err error
@@ -138,19 +139,11 @@ func (s *Server) topics(ctx context.Context) ([]topic, error) {
 		if !ok || key != queue.Registry(prefix) || strings.Contains(key, "{") {
 			continue
 		}
-		typ, err := s.Client().Type(ctx, key).Result()
+		names, err := s.mini.Members(key)
 		if err != nil {
-			return nil, err
+			continue // not a set
 		}
-		if typ != "set" {
-			continue
-		}
-		var names []string
-		if err := queue.Topics(ctx, s.client, prefix, func(name string) { names = append(names, name) }); err != nil {
-			return nil, err
-		}
-		slices.Sort(names)
-		for _, name := range slices.Compact(names) {
+		for _, name := range names {
 			t := s.topic(prefix, name)
 			if _, err := t.Existing(ctx); errors.Is(err, queue.ErrNotFound) {
 				continue

@@ -75,7 +75,7 @@ func TestNextPromotionReachesTheServerAtTheEvent(t *testing.T) {
 	message := queue.Message{ID: id, Due: queue.In(time.Second), Body: []byte("x")}
 	require.NoError(t, topic.PublishWithin(t.Context(), "p", 1, []queue.Message{message}, queue.Limit{}))
 
-	t1 := &served{topic: topic, receiver: s.mailbox.Receive(nil, func(string, func()) {}), busy: true}
+	t1 := &served{topic: topic, receiver: s.mailbox.Receive(nil, func(string, func(time.Time)) {}), busy: true}
 	hook := &sentAt{}
 	client.AddHook(hook)
 	s.promote(t.Context(), s.pools.first, []*served{t1}) // calls that read the topic come before the promotion

@@ -52,7 +52,7 @@ func TestSweepRunsAfterOtherTopicsHaveTheirTasks(t *testing.T) {
 	t.Cleanup(closeMailbox)
 	var topics []*served
 	for _, name := range []string{"lost", "quiet"} {
-		topic := &served{topic: queue.NewTopic(servers.MustClient(client), "p", name), receiver: s.mailbox.Receive(nil, func(string, func()) {}), busy: true}
+		topic := &served{topic: queue.NewTopic(servers.MustClient(client), "p", name), receiver: s.mailbox.Receive(nil, func(string, func(time.Time)) {}), busy: true}
 		require.NoError(t, topic.topic.Register(t.Context(), "g", queue.GroupOptions{MaxDeliveries: -1, Retention: -1}))
 		topics = append(topics, topic)
 	}

@@ -88,6 +88,7 @@ type Scheduler struct {
 	mailbox *wake.Mailbox // receives wake-ups; nil until Run; written under mu
 	pools   *pools
 	outage  atomic.Bool // an outage of Redis was logged, and no topic has recovered since
+	mute    atomic.Bool // it was logged that Redis does not say who listens
 	permits rights.Permits
 	news    wake.RegistryNews
 
@@ -262,7 +263,7 @@ func (s *Scheduler) Remove(topic string) {
 // begin lets a topic be woken and plans its first promotion for now.
 func (s *Scheduler) begin(t *served) {
 	t.mu.Lock() // a wake-up may arrive at once
-	t.receiver = s.mailbox.Receive(t.topic, func(argument string, done func()) { s.woken(t, argument, done) })
+	t.receiver = s.mailbox.Receive(t.topic, func(argument string, settled func(time.Time)) { s.woken(t, argument, settled) })
 	t.stop = t.receiver.Stop
 	t.mu.Unlock()
 	s.promoteAt(t, time.Now())

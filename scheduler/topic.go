@@ -29,15 +29,17 @@ type served struct {
 	receiver *wake.Receiver // of wake-ups; nil before Run
 	stop     func()         // stops the receiver; nil before Run
 
-	mu      sync.Mutex // guards the fields up to removed
-	target  time.Time  // the next promotion; zero: none is known
-	armed   time.Time  // the earliest task in the queue; zero: none
-	busy    bool       // a worker runs its promotion and will queue the next task
-	pool    *pool      // whose queue has its tasks; nil: the first pool
-	removed bool       // no longer served
+	mu         sync.Mutex // guards the fields up to watchFault
+	target     time.Time  // the next promotion; zero: none is known
+	armed      time.Time  // the earliest task in the queue; zero: none
+	busy       bool       // a worker runs its promotion and will queue the next task
+	pool       *pool      // whose queue has its tasks; nil: the first pool
+	removed    bool       // no longer served
+	watchFault string     // why the last look for processes that are gone failed; "": it did not
 
-	failed int   // promotions that failed in a row; owned by the busy worker
-	fault  error // the last failure; nil: none since a success; owned by the busy worker
+	full   time.Time // the last full promotion; owned by the busy worker
+	failed int       // promotions that failed in a row; owned by the busy worker
+	fault  error     // the last failure; nil: none since a success; owned by the busy worker
 }
 
 // task is a topic to promote at a time. If a wake-up brings an earlier event, a topic has
@@ -54,11 +56,11 @@ const (
 	together = 250 * time.Microsecond // tasks within this time share a round trip
 )
 
-// woken handles a wake-up: how long until an event, or "" for a promotion at once. It answers at
-// once, because it does not matter which of several schedulers does the work.
-func (s *Scheduler) woken(t *served, argument string, done func()) {
-	if done != nil {
-		done()
+// woken handles a wake-up: how long until an event, or "" for a promotion at once. It has settled
+// at once, because a test that moves the clock promotes by itself.
+func (s *Scheduler) woken(t *served, argument string, settled func(next time.Time)) {
+	if settled != nil {
+		settled(time.Time{})
 	}
 	now, wait := time.Now(), wake.ReadWait(argument)
 	t.mu.Lock()
@@ -129,6 +131,7 @@ func (s *Scheduler) done(t *served, at time.Time) {
 type promotion struct {
 	*served
 	groups *queue.Groups
+	by     string // the scheduler's address
 	call   *queue.Call
 }
 
@@ -152,8 +155,8 @@ func (s *Scheduler) promote(ctx context.Context, p *pool, due []*served) {
 			if t.address = t.receiver.Address(ctx); before != "" && before != t.address { // its role goes with it
 				calls = append(calls, t.topic.ResignCall(before))
 			}
-			call := t.topic.PromoteCall(groups, t.address, 3*poll)
-			promotions = append(promotions, promotion{served: t, groups: groups, call: call})
+			call := t.topic.PromoteCall(groups, t.address, 3*poll, time.Since(t.full) >= poll)
+			promotions = append(promotions, promotion{served: t, groups: groups, by: t.address, call: call})
 			calls = append(calls, call)
 		}
 		if err != nil {
@@ -170,9 +173,16 @@ func (s *Scheduler) promote(ctx context.Context, p *pool, due []*served) {
 		p.lead.observe(answered.Sub(sent))
 	}
 	var sweeps []func()
+	var watches []promotion
 	for _, each := range promotions {
 		t := each.served
 		turn, stale, err := t.topic.ReadTurn(each.call, each.groups)
+		if turn.Watch {
+			watches = append(watches, each)
+		}
+		if err == nil && !stale && !turn.Partial {
+			t.full = answered
+		}
 		if turn.Lost > 0 {
 			s.logger.Error("Messages are gone from Redis, their bodies were not there when they were due", nil,
 				watermill.LogFields{"topic": t.topic.Name, "messages": turn.Lost})
@@ -192,6 +202,7 @@ func (s *Scheduler) promote(ctx context.Context, p *pool, due []*served) {
 			s.done(t, answered.Add(p.lead.startIn(untilNext(turn.Wait, poll))))
 		}
 	}
+	s.watch(ctx, watches)
 	for _, sweep := range sweeps { // last, because they may take long
 		sweep()
 	}

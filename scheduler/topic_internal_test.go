@@ -50,7 +50,7 @@ func TestWakeUpSaysWhenToPromote(t *testing.T) {
 		} {
 			s := newScheduler(t)
 			topic, answered := &served{}, false
-			s.woken(topic, argument, func() { answered = true })
+			s.woken(topic, argument, func(time.Time) { answered = true })
 			require.Equal(t, time.Now().Add(wait), topic.target, argument)
 			require.Equal(t, 1, s.pools.first.tasks.Len())
 			require.True(t, answered)

@@ -121,13 +121,21 @@ func lateMessages(t *testing.T) string {
 }
 
 // asWorker is an environment variable that makes the test binary a worker of the server that it
-// names. The worker ends at once when it gets the payload "poison".
-const asWorker = "RUN_AS_WORKER"
+// names. The worker ends at once when it gets the payload "poison". If asSlowWorker is set, too, it
+// has that message for as long as it may.
+const (
+	asWorker     = "RUN_AS_WORKER"
+	asSlowWorker = "RUN_AS_SLOW_WORKER"
+)
 
 func work(addr string) {
 	client := redis.NewClient(&redis.Options{Addr: addr})
-	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client, ConsumerGroup: "billing", MaxInFlight: 8,
-		LeaseDuration: 200 * time.Millisecond}, nil)
+	_, slow := os.LookupEnv(asSlowWorker)
+	config := redisdelay.SubscriberConfig{Client: client, ConsumerGroup: "billing", MaxInFlight: 8}
+	if !slow {
+		config.LeaseDuration = 200 * time.Millisecond
+	}
+	subscriber, err := redisdelay.NewSubscriber(config, nil)
 	if err != nil {
 		panic(err)
 	}
@@ -136,13 +144,18 @@ func work(addr string) {
 		panic(err)
 	}
 	for msg := range messages {
-		if string(msg.Payload) == "poison" {
+		switch {
+		case string(msg.Payload) != "poison":
+			msg.Ack()
+		case slow:
+			<-msg.Context().Done()
+		default:
 			os.Exit(3)
 		}
-		msg.Ack()
 	}
 }
 
+// aPoisonMessage ends two processes. The third has it at the end, so that its counts stay.
 func aPoisonMessage(t *testing.T) string {
 	server := redistest.Start(t, "--appendonly", "yes")
 	w := newWorld(t, server.Client(t), server.Addr())
@@ -157,8 +170,12 @@ func aPoisonMessage(t *testing.T) string {
 	require.NoError(t, err)
 	go func() {
 		defer close(ended)
-		for {
-			worker := withEnv(exec.Command(binary), append(os.Environ(), asWorker+"="+w.addr))
+		for starts := 1; ; starts++ {
+			env := append(os.Environ(), asWorker+"="+w.addr)
+			if starts > 2 {
+				env = append(env, asSlowWorker+"=")
+			}
+			worker := withEnv(exec.Command(binary), env)
 			if worker.Start() != nil {
 				return
 			}

@@ -28,12 +28,26 @@ func turn(w admin.Worker) string {
 	}
 }
 
+// hearing says whether the server hears a worker's process, "-" if that is not known.
+func hearing(w admin.Worker) string {
+	switch {
+	case !w.GoneSince.IsZero():
+		return "gone since " + stamp(w.GoneSince)
+	case w.Heard:
+		return "connected"
+	case w.Host != "":
+		return "not heard"
+	default:
+		return "-"
+	}
+}
+
 func (a *app) workers(ctx context.Context, named []string) error {
-	t := a.out.table("TOPIC", "GROUP", "HOST", "PID", "PROGRAM", "VERSION", "SINCE", "IN HAND", "OLDEST", "ACTIVE")
+	t := a.out.table("TOPIC", "GROUP", "HOST", "PID", "PROGRAM", "VERSION", "SINCE", "CONNECTION", "IN HAND", "OLDEST", "ACTIVE")
 	err := a.eachTopic(ctx, named, func(operator *admin.Admin, topic string) error {
 		workers, err := operator.Workers(ctx, topic)
 		for _, w := range workers {
-			t.row(w, topic, w.Group, w.Host, fmt.Sprint(w.PID), w.Program, w.Version, w.Since, w.InHand, w.Oldest, turn(w))
+			t.row(w, topic, w.Group, w.Host, fmt.Sprint(w.PID), w.Program, w.Version, w.Since, hearing(w), w.InHand, w.Oldest, turn(w))
 		}
 		return err
 	})

@@ -60,6 +60,9 @@ func (m *Machine) Answered(now time.Time, x *Exchange, a *Answer) Effects {
 	}
 	if len(x.Extend) > 0 {
 		m.extended(x, a)
+		if !m.dates.over.IsZero() { // it may have extended what was lost meanwhile
+			m.dates.over = now.Add(m.limits.Lease)
+		}
 	}
 	timeTold := false
 	for i, c := range x.Claims {
@@ -94,6 +97,7 @@ func (m *Machine) ended(now time.Time, x *Exchange, failed bool) {
 	}
 	m.talk, m.dates.answered = Idle, now
 	if failed {
+		m.dates.sign = time.Time{} // it may not have reached Redis
 		m.watch(now)
 		return
 	}
@@ -192,7 +196,7 @@ func (m *Machine) hold(now time.Time, messages []Message, l *lease, a *Answer) {
 			m.note(Note{Kind: LateAnswer, Count: len(messages), Took: took})
 		}
 		m.untold.release(messages)
-	case m.limits.MaxInFlight == 1 && len(m.untold.Releases) > 0: // they come before these
+	case m.limits.MaxInFlight == 1 && (len(m.untold.Releases) > 0 || now.Before(m.dates.over)): // others come before these
 		m.untold.release(messages)
 	default:
 		m.held.buffer.append(messages)

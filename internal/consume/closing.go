@@ -47,6 +47,7 @@ func (s *Subscription) giveUp() {
 	})
 	s.takeBackLate()
 	s.endAll((*Machine).GiveUp)
+	s.others.Go(s.signOff) // handlers may still run, so their leases are to last
 }
 
 // endAll has the machine end something of all messages in hand, but for those that the consumer has

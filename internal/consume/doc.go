@@ -49,6 +49,8 @@
 // A message is in the buffer [its claim is answered], then in hand [Take], then one of the
 // settlements [Acked, Nacked, Buried, Overran; from the buffer: a release], until Redis has taken
 // that. At any time before, its lease can be lost; then it is released, in case Redis has it yet.
+// In strict order nothing is claimed before that, or before Redis has the lease no more: see
+// Dates.over.
 //
 // Derived, and not stored: whether an exchange failed (Dates.watch is set), whether Redis remembers
 // a claim (Lane.remembered is not 0), whether a delivery has ended (Held has it no more), whether a

@@ -87,6 +87,16 @@ func (f *fakeRedis) lose() {
 	*f = fakeRedis{offset: f.offset, messages: map[string]*fakeMessage{}, claims: map[string]fakeClaim{}, counted: f.counted, last: f.last, named: f.named, gone: true}
 }
 
+// disown ends all leases.
+func (f *fakeRedis) disown(now time.Time) {
+	for _, m := range f.messages {
+		if m.token != "" {
+			m.deadline = now.Add(-1)
+		}
+	}
+	f.step(now)
+}
+
 // step does the due-time work at a time: retries become ready, and leases end.
 func (f *fakeRedis) step(now time.Time) {
 	var due []*fakeMessage

@@ -106,10 +106,18 @@ func (m *Machine) Asked(done func()) Effects {
 
 // Doubted means that an operator may have ended a lease, of which only an extension tells.
 func (m *Machine) Doubted() Effects {
-	if m.held.len()+m.coming() > 0 {
+	if m.Holds() {
 		m.dates.extend = time.Time{}
 	}
 	return Effects{Wake: Talk}
+}
+
+// Shown means that the server may not hear the process at present, or hears it again. It is a
+// wake-up too. The subscription shows at once that it lives, and asks for its leases.
+func (m *Machine) Shown() Effects {
+	m.dates.sign = time.Time{}
+	m.Doubted()
+	return m.Woken()
 }
 
 // Close means that the subscription closes.
@@ -129,6 +137,9 @@ func (m *Machine) Hurry(now time.Time) Effects {
 func (m *Machine) Owes() bool {
 	return m.telling > 0 || len(m.held.inHand) > 0 || m.untold.decided() > 0
 }
+
+// Holds reports whether leases are held, or may come.
+func (m *Machine) Holds() bool { return m.held.len()+m.coming() > 0 }
 
 // Undelivered returns how many messages Redis was not told of yet that nobody got.
 func (m *Machine) Undelivered() int { return m.held.buffer.len() + len(m.untold.Releases) }
@@ -413,11 +424,11 @@ func (m *Machine) Watch() time.Time {
 // attempts to reach it. If all settlements are answered, it ends the calls to a Redis that does not
 // answer: what is left comes back when its leases end.
 func (m *Machine) Tick(now time.Time) Effects {
+	if !m.dates.watch.IsZero() && !now.Before(m.dates.watch) {
+		m.watch(now) // may end the last delivery that owes something
+	}
 	if !m.dates.cut.IsZero() && !m.Owes() && !now.Before(m.dates.cut) {
 		m.dates.cut, m.out.Cut = time.Time{}, true
-	}
-	if !m.dates.watch.IsZero() && !now.Before(m.dates.watch) {
-		m.watch(now)
 	}
 	return m.effects()
 }
@@ -433,6 +444,10 @@ func (m *Machine) watch(now time.Time) {
 // loseExpired loses the messages whose lease was not extended in time, by the process's clock.
 // Other subscriptions have them, now or soon. With SingleActive all leases end with the first, as
 // in Redis. Otherwise a message could be handed out before one that comes again.
+//
+// Redis may have a lease for longer, because it began or was extended after the call was sent. In
+// strict order nothing is claimed while a handler runs whose lease is lost, until Redis has it no
+// more for certain. Otherwise a claim would bring what comes after its message.
 func (m *Machine) loseExpired(now time.Time) {
 	expired := func(held *Message) bool { return now.After(held.deadline) }
 	if m.limits.SingleActive {
@@ -440,7 +455,11 @@ func (m *Machine) loseExpired(now time.Time) {
 		m.held.each(func(held *Message) { some = some || expired(held) })
 		expired = func(*Message) bool { return some }
 	}
+	running := m.held.lost
 	m.lose(expired)
+	if m.strict() && m.held.lost > running {
+		m.dates.over = now.Add(m.limits.Lease)
+	}
 }
 
 // lose ends the deliveries whose lease is lost. A lease whose message no handler got is given back
@@ -476,6 +495,9 @@ func (m *Machine) lose(lost func(*Message) bool) {
 // not end the process. The lease is given back, and Redis takes back its expiry.
 func (m *Machine) Outlived(in *InHand) {
 	m.held.lost--
+	if m.held.lost == 0 {
+		m.dates.over = time.Time{} // what is given back comes before what is claimed
+	}
 	if m.phase != Over {
 		m.untold.release([]Message{in.withoutBody()})
 	}

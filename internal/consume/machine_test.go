@@ -1241,3 +1241,49 @@ func TestAcksAfterCloseAreToldWithALastClaim(t *testing.T) {
 		})
 	}
 }
+
+// Redis may have a lease for longer than the process knows. What comes after its message is not
+// claimed meanwhile.
+func TestInStrictOrderALostMessageComesBackBeforeTheNext(t *testing.T) {
+	for name, single := range map[string]bool{"in strict order": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			d := drive(t, Limits{MaxInFlight: 1, SingleActive: single})
+			lost := d.holds(1)[0]
+			d.publish(1)
+			d.pass(modelLease / 2)
+			slow := d.says()
+			require.Len(t, slow.Extend, 1)
+			d.pass(modelLease/2 + time.Millisecond)
+			d.done(d.Tick(d.now))
+			require.False(t, d.Has(lost))
+			d.redis.messages[lost.ID].deadline = d.now.Add(modelLease) // it was extended as late as that
+			d.answer(slow)
+			d.Woken()
+			claims := func() (limit int) {
+				for x, _ := d.plan(); x != nil; x, _ = d.plan() {
+					for _, c := range x.Claims {
+						limit += c.Limit
+					}
+					d.answer(x)
+				}
+				return limit
+			}
+			if !single {
+				require.Positive(t, claims())
+				return
+			}
+			require.Zero(t, claims())
+			d.Outlived(lost)
+			require.Equal(t, 1, claims())
+			again := d.hand(1)[0]
+			require.Equal(t, lost.ID, again.ID)
+
+			d.pass(modelLease + time.Millisecond)
+			require.Zero(t, claims())
+			require.False(t, d.Has(again))
+			_, c, waited := d.waitForClaim()
+			require.Equal(t, 1, c.Limit, "its handler runs on, and Redis has the lease no more")
+			require.Equal(t, modelLease, waited)
+		})
+	}
+}

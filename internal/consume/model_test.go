@@ -66,6 +66,7 @@ type model struct {
 	toldLost  map[string]bool      // Redis said so
 	givenUp   map[string]bool      // CloseTimeout was over, or a handler has the message
 	outliving []*InHand            // lost while the consumer had them
+	strayed   map[string]bool      // the server may have extended them after the call was given up
 	beyond    map[string]bool      // of suspects that were waited for long enough
 	waits     time.Time            // since when a suspect is waited for; zero: none is
 
@@ -73,7 +74,9 @@ type model struct {
 	toldAcked   int // and of these, which claims told
 	asked       int
 	answered    map[int]int
-	losses      bool // the group was gone, once
+	losses      bool                 // the group was gone, once
+	disowned    bool                 // others took the process for gone, once
+	shows       map[string]time.Time // leases that it is to ask for
 	closed      bool
 	heard       time.Time // when it began to hurry, or the last good answer since
 	takerGone   bool
@@ -95,7 +98,7 @@ func newModel(t *rapid.T) *model {
 	return &model{
 		t: t, m: NewMachine(limits, now), now: now,
 		redis: newFakeRedis(time.Duration(rapid.IntRange(-10, 10).Draw(t, "offset")) * time.Second),
-		held:  map[string]time.Time{}, decided: map[string]bool{}, finished: map[string]bool{}, toldLost: map[string]bool{}, givenUp: map[string]bool{}, beyond: map[string]bool{}, lost: map[string]bool{}, answered: map[int]int{},
+		held:  map[string]time.Time{}, decided: map[string]bool{}, finished: map[string]bool{}, toldLost: map[string]bool{}, givenUp: map[string]bool{}, strayed: map[string]bool{}, beyond: map[string]bool{}, lost: map[string]bool{}, answered: map[int]int{},
 	}
 }
 
@@ -209,6 +212,8 @@ func (h *model) event(n int) {
 		if rapid.IntRange(0, 3).Draw(h.t, "ends") == 0 {
 			h.close()
 		}
+	case n < 99:
+		h.disown(rapid.Bool().Draw(h.t, "heard again"))
 	default:
 		h.another()
 	}
@@ -238,6 +243,7 @@ func (h *model) plan() {
 		h.checkWake()
 		return
 	}
+	h.checkShown(x)
 	h.main = h.fly(x)
 }
 
@@ -431,6 +437,9 @@ func (h *model) runStray() {
 	}
 	calls[f.ran]()
 	f.ran++
+	for _, l := range f.Extend { // nobody knows for how long
+		h.strayed[l.Lease()] = true
+	}
 	for _, c := range f.Claims {
 		if h.laneOf(c).number == c.Number {
 			return // a claim with that number brings what this one has brought
@@ -731,6 +740,9 @@ func (h *model) checkOrder(in *InHand) {
 		return
 	}
 	for _, other := range h.redis.messages {
+		if lease := other.id + " " + other.token; h.m.strict() && other.place < m.place && h.givenUp[lease] && !h.strayed[lease] {
+			h.fatalf("%s was handed over, and Redis may give %s out again", in.ID, other.id)
+		}
 		if other.place < m.place && !other.returned && !other.dead && other.retry.IsZero() && !h.isDone(other) {
 			h.fatalf("%s was handed over before %s", in.ID, other.id)
 		}
@@ -916,6 +928,31 @@ func (h *model) close() {
 	h.effects(h.m.TakerGone())
 }
 
+// disown has others take the process for gone, whose leases end.
+func (h *model) disown(shown bool) {
+	h.log("its leases are ended")
+	h.redis.disown(h.now)
+	h.disowned = true
+	if shown {
+		h.log("it is heard again")
+		h.effects(h.m.Shown())
+		h.shows = maps.Clone(h.held)
+	}
+}
+
+// checkShown is that a process that is heard again asks at once for all that it holds.
+func (h *model) checkShown(x *Exchange) {
+	for _, l := range x.Extend {
+		delete(h.shows, l.Lease())
+	}
+	h.m.held.each(func(held *Message) {
+		if _, asks := h.shows[held.Lease()]; asks {
+			h.fatalf("it does not ask for %s", held.ID)
+		}
+	})
+	clear(h.shows)
+}
+
 // another subscription takes a message that is ready, and acks it.
 func (h *model) another() {
 	if len(h.redis.ready) > 0 {
@@ -984,7 +1021,7 @@ func (h *model) check() {
 	m.held.each(func(held *Message) {
 		h.held[held.Lease()] = held.deadline
 		leased := h.redis.leased(&held.Leased)
-		if leased == nil && !h.losses && h.now.Before(held.deadline) || leased != nil && leased.deadline.Before(held.deadline) {
+		if leased == nil && !h.losses && !h.disowned && h.now.Before(held.deadline) || leased != nil && leased.deadline.Before(held.deadline) {
 			h.fatalf("the lease of %s ends later than the server says", held.ID)
 		}
 	})

@@ -65,6 +65,9 @@ type Exchange struct {
 //     one is wanted, and all settlements go along.
 //  5. Acks alone wait for others, until a millisecond after the last exchange.
 func (m *Machine) Plan(now time.Time, poll time.Duration, contact Contact) (x *Exchange, wake time.Time, _ Effects) {
+	if moved := contact.Address != m.contact.Address; moved && m.contact.Address != "" {
+		m.Shown()
+	}
 	m.contact = contact
 	extend := !now.Before(m.dates.extend)
 	if extend {
@@ -268,7 +271,7 @@ func (m *Machine) demand(now time.Time, claims bool) demand {
 		drains, d.held = false, 0 // it has waited long enough, and is taken beside others
 	}
 	drained := !drains || claims || m.supply != Waiting && free > d.here
-	if m.taker.state == Stuck || !drained {
+	if m.taker.state == Stuck || !drained || now.Before(m.dates.over) {
 		room = 0
 	}
 	d.free, d.limit = min(d.free, d.here+room), min(d.limit, room)
@@ -383,12 +386,11 @@ func (m *Machine) wakeAt(now time.Time) time.Time {
 	if m.held.buffer.len() > 0 {
 		wake = earlier(wake, m.held.buffer.first().claimed.Add(longestStay+time.Millisecond))
 	}
+	if now.Before(m.dates.over) {
+		wake = earlier(wake, m.dates.over)
+	}
 	if m.waitsForSuspect(now) {
-		until := m.turnsEnd()
-		if until.Before(claimable) {
-			until = claimable
-		}
-		wake = earlier(wake, until)
+		wake = earlier(wake, later(later(m.turnsEnd(), claimable), m.dates.over))
 	}
 	return wake
 }

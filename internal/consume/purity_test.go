@@ -18,7 +18,7 @@ var pure = []string{
 	"answer.go", "clock.go", "dates.go", "effects.go", "held.go", "lane.go", "machine.go", "places.go", "plan.go", "settlements.go", "supply.go", "suspect.go", "taker.go",
 }
 
-var shellFiles = []string{"budget.go", "closing.go", "delivery.go", "doc.go", "exchange.go", "handout.go", "registered.go", "settle.go", "subscription.go"}
+var shellFiles = []string{"budget.go", "closing.go", "delivery.go", "doc.go", "exchange.go", "handout.go", "registered.go", "settle.go", "sign.go", "subscription.go"}
 
 // timeNames are what the machine may use of package time: no clock, timer or sleep.
 var timeNames = []string{"Time", "Duration", "Nanosecond", "Microsecond", "Millisecond", "Second", "Minute", "Hour"}

@@ -75,7 +75,9 @@ type Subscription struct {
 	endings  endings
 	receiver *wake.Receiver // of wake-ups; set by Run
 	contact  Contact        // the receiver's last; only Run uses it
-	share    *Share         // of Common.Budget, or nil
+	holds    bool           // what the receiver was told last
+	signing  signing
+	share    *Share // of Common.Budget, or nil
 	tooLate  tooLate
 }
 
@@ -153,6 +155,7 @@ func (s *Subscription) Run() error {
 		defer s.share.Leave()
 	}
 	defer s.others.Wait()
+	defer s.endSigning()
 	stopWatching := context.AfterFunc(s.ctx, s.close)
 	defer stopWatching()
 	defer func() {
@@ -173,16 +176,25 @@ func (s *Subscription) Run() error {
 const extend = "extend"
 
 // told takes a message from the mailbox. It is a wake-up, the news that a lease may be lost, or the
-// question of somebody who wants to be told when every message is judged; done tells that.
-func (s *Subscription) told(argument string, done func()) {
+// question of a test that wants to be told when every message is judged; settled tells that. A
+// subscription has nothing to do at a time of the server's clock: a scheduler wakes it.
+func (s *Subscription) told(argument string, settled func(next time.Time)) {
+	if argument == wake.Anew || argument == wake.Sign {
+		s.sign()
+		if argument == wake.Sign {
+			return
+		}
+	}
 	s.step(func(m *Machine, _ time.Time) Effects {
 		switch {
 		case argument == extend:
 			return m.Doubted()
-		case done == nil:
+		case argument == wake.Anew:
+			return m.Shown()
+		case settled == nil:
 			return m.Woken()
 		}
-		return m.Asked(done)
+		return m.Asked(func() { settled(time.Time{}) })
 	})
 }
 
@@ -223,9 +235,12 @@ func (s *Subscription) plan() (x *Exchange, next time.Time) {
 	if guard.Err(s.ctx) != nil {
 		s.close() // the function that waits for the end of ctx may run later
 	}
-	poll := wake.Jitter(s.Mailbox.Poll())
+	poll, holds := wake.Jitter(s.Mailbox.Poll()), false
 	if address := s.receiver.Address(s.link.ctx); address != s.contact.Address {
 		s.contact = Contact{address, queue.Sign(address, s.LeaseDuration)}
+		s.mu.Lock()
+		s.signing.worker = s.contact.Worker
+		s.mu.Unlock()
 	}
 	s.step(func(m *Machine, now time.Time) (e Effects) {
 		s.lost = slices.DeleteFunc(s.lost, func(l lost) bool {
@@ -238,8 +253,13 @@ func (s *Subscription) plan() (x *Exchange, next time.Time) {
 		came := s.askForPlaces(now, false)
 		x, next, e = m.Plan(now, poll, s.contact)
 		e.Wake |= came &^ Talk
+		holds = m.Holds()
 		return e
 	})
+	if holds != s.holds {
+		s.holds = holds
+		s.receiver.Holds(holds)
+	}
 	return x, next
 }
 

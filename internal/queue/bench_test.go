@@ -118,7 +118,7 @@ func benchmarkScripts(b *testing.B, size, dead, waiting, bytes int, options ...q
 			measure("promote", func() {
 				groups, err := w.topic.Groups(ctx)
 				require.NoError(b, err)
-				require.NoError(b, do(ctx, s.Client, w.topic.PromoteCall(groups, "mailbox|2", time.Minute)))
+				require.NoError(b, do(ctx, s.Client, w.topic.PromoteCall(groups, "mailbox|2", time.Minute, true)))
 			})
 		}
 		require.NoError(b, do(ctx, s.Client, group.AckCalls(take())...))
@@ -153,7 +153,7 @@ func BenchmarkBacklog(b *testing.B) {
 		require.NoError(b, err)
 		before := evalMicros(b, s.Client)
 		for w.llen(w.keys.Ready("group")) < calls*size {
-			require.NoError(b, do(ctx, s.Client, w.topic.PromoteCall(groups, "mailbox|2", time.Minute)))
+			require.NoError(b, do(ctx, s.Client, w.topic.PromoteCall(groups, "mailbox|2", time.Minute, true)))
 		}
 		spent += evalMicros(b, s.Client) - before
 		require.NoError(b, s.Client.Unlink(ctx, w.keys.Messages(), w.keys.Ready("group")).Err())

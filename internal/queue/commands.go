@@ -10,6 +10,8 @@ import (
 
 var calledCommand = regexp.MustCompile(`(?:redis\.p?call|each)\('([A-Z]+)'`)
 
+var optional = []string{"SPUBLISH", "INFO", "PUBSUB"}
+
 // commandsOf returns the commands that each script calls, itself or in a snippet.
 var commandsOf = sync.OnceValue(func() map[string][]string {
 	commands := map[string][]string{}
@@ -23,13 +25,14 @@ var commandsOf = sync.OnceValue(func() map[string][]string {
 
 // Commands returns the commands that scripts call, each once. It leaves out commands of streams,
 // which begin with an X, for topics without a stream: the publish script has both. It leaves out
-// SPUBLISH, which only a Cluster needs, and only if it has the command.
+// commands without which scripts do less. SPUBLISH is only for a Cluster that has it. INFO and
+// PUBSUB tell which processes are gone.
 func Commands(scripts ...string) []string {
 	streams := slices.ContainsFunc(scripts, func(script string) bool { return strings.HasSuffix(script, "_stream") })
 	all := map[string]bool{}
 	for _, script := range scripts {
 		for _, command := range commandsOf()[script] {
-			if command != "SPUBLISH" && (streams || command[0] != 'X') {
+			if !slices.Contains(optional, command) && (streams || command[0] != 'X') {
 				all[command] = true
 			}
 		}

@@ -16,6 +16,8 @@ import (
 func TestOneHolderOneStandbyAndOthers(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(in("x", time.Hour))
+		s := w.Prefix + "-s"
+		w.process(s)
 		waits := func(turn queue.Turn, want time.Duration) {
 			t.Helper()
 			if w.Mini != nil {
@@ -24,57 +26,62 @@ func TestOneHolderOneStandbyAndOthers(t *testing.T) {
 			require.InDelta(t, want, turn.Wait, float64(time.Minute))
 		}
 		for range 2 {
-			turn := w.promote("s|1")
+			turn := w.promote(s + "|1")
 			require.Equal(t, queue.Holder, turn.Role)
 			waits(turn, time.Hour)
-			turn = w.promote("s|2")
+			turn = w.promote(s + "|2")
 			require.Equal(t, queue.Standby, turn.Role)
-			waits(turn, time.Hour+1001*time.Millisecond)
-			require.Equal(t, queue.Turn{Role: queue.Other, Wait: -1}, w.promote("s|3"))
-			require.Equal(t, queue.Turn{Role: queue.Other, Wait: -1}, w.promote("s|4"))
+			waits(turn, time.Hour+51*time.Millisecond)
+			require.Equal(t, queue.Turn{Role: queue.Other, Wait: -1}, w.promote(s+"|3"))
+			require.Equal(t, queue.Turn{Role: queue.Other, Wait: -1}, w.promote(s+"|4"))
 		}
-		require.Equal(t, "s|1", w.Client.HGet(ctx, w.keys.Scheduler(), "holder").Val())
-		require.Equal(t, "s|2", w.Client.HGet(ctx, w.keys.Scheduler(), "standby").Val())
+		require.Equal(t, s+"|1", w.Client.HGet(ctx, w.keys.Scheduler(), "holder").Val())
+		require.Equal(t, s+"|2", w.Client.HGet(ctx, w.keys.Scheduler(), "standby").Val())
 	}, "a")
 }
 
 func TestStandbyThatIsNotSeenIsReplaced(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		w.promote("s|1")
+		s := w.Prefix + "-s"
+		w.process(s)
+		w.promote(s + "|1")
 		groups, err := w.topic.Groups(ctx)
 		require.NoError(t, err)
-		w.do(w.topic.PromoteCall(groups, "s|2", time.Millisecond))
+		w.do(w.topic.PromoteCall(groups, s+"|2", time.Millisecond, true))
 		w.pass(3 * time.Millisecond)
-		require.Equal(t, queue.Turn{Role: queue.Standby, Wait: -1}, w.promote("s|3"))
-		require.Equal(t, queue.Other, w.promote("s|2").Role)
-		require.Equal(t, queue.Holder, w.promote("s|1").Role)
+		require.Equal(t, queue.Turn{Role: queue.Standby, Wait: -1}, w.promote(s+"|3"))
+		require.Equal(t, queue.Other, w.promote(s+"|2").Role)
+		require.Equal(t, queue.Holder, w.promote(s+"|1").Role)
 	}, "a")
 }
 
 func TestOnlyTheHolderMovesDueMessagesUntilItIsLate(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(in("x", time.Hour))
-		w.promote("s|holder")
-		w.promote("s|standby")
+		box := w.Prefix + "-box"
+		holder, standby := box+"|holder", box+"|standby"
+		w.process(box)
+		w.promote(holder)
+		w.promote(standby)
 		w.travel(time.Hour + time.Millisecond)
 		due := int64(w.score(w.keys.Pending(), "x"))
 		for w.now() < due+1000 {
-			turn := w.promote("s|standby")
+			turn := w.promote(standby)
 			if turn.Role == queue.Holder {
 				require.Greater(t, w.now(), due+1000, "the real clock went on")
 				break
 			}
 			require.Equal(t, queue.Standby, turn.Role)
-			require.Equal(t, queue.Other, w.promote("s|other").Role)
+			require.Equal(t, queue.Other, w.promote(box+"|other").Role)
 			require.Empty(t, w.ready("a"))
 			w.pass(333 * time.Millisecond)
 		}
 		w.passUntil(due + 1001)
-		turn := w.promote("s|standby")
+		turn := w.promote(standby)
 		require.Equal(t, queue.Holder, turn.Role, "a second after a missed event anyone may take the lease")
 		require.Equal(t, []string{"x"}, w.ready("a"))
-		require.Equal(t, map[string]string{"holder": "s|standby"}, w.Client.HGetAll(ctx, w.keys.Scheduler()).Val())
-		require.Equal(t, queue.Standby, w.promote("s|holder").Role, "the late one is not the holder any more")
+		require.Equal(t, map[string]string{"holder": standby}, w.Client.HGetAll(ctx, w.keys.Scheduler()).Val())
+		require.Equal(t, queue.Standby, w.promote(holder).Role, "the late one is not the holder any more")
 	}, "a")
 }
 
@@ -214,14 +221,19 @@ func TestEarlierEventOfATopicWithoutHolderIsNoted(t *testing.T) {
 // The standby of the holder's process would end with it.
 func TestStandbyIsOfAnotherProcessThanTheHolderIfThereIsAny(t *testing.T) {
 	inBothModes(t, func(t *testing.T, w *world, _ func(...message)) {
-		require.Equal(t, queue.Holder, w.promote("one|1").Role)
-		require.Equal(t, queue.Standby, w.promote("one|2").Role)
-		require.Equal(t, queue.Other, w.promote("one|3").Role)
-		require.Equal(t, queue.Standby, w.promote("other|1").Role)
-		require.Equal(t, queue.Other, w.promote("one|2").Role)
+		one, other := w.Prefix+"-one", w.Prefix+"-other"
+		w.process(one)
+		end := w.process(other)
+		require.Equal(t, queue.Holder, w.promote(one+"|1").Role)
+		require.Equal(t, queue.Standby, w.promote(one+"|2").Role)
+		require.Equal(t, queue.Other, w.promote(one+"|3").Role)
+		require.Equal(t, queue.Standby, w.promote(other+"|1").Role)
+		require.Equal(t, queue.Other, w.promote(one+"|2").Role)
 		require.Equal(t, queue.Other, w.promote("third|1").Role)
-		require.Equal(t, queue.Standby, w.promote("other|1").Role)
-		require.Equal(t, queue.Holder, w.promote("one|1").Role)
+		require.Equal(t, queue.Standby, w.promote(other+"|1").Role)
+		require.Equal(t, queue.Holder, w.promote(one+"|1").Role)
+		end()
+		require.Equal(t, queue.Standby, w.promote("third|1").Role, "the standby is gone")
 	})
 }
 
@@ -234,12 +246,13 @@ func TestHolderKeepsABacklogThatIsOverdueToItself(t *testing.T) {
 		}
 		publish(backlog...)
 		w.travel(time.Minute)
-		turn := w.promote("one|1")
+		one := w.inbox().address("1") // a holder that nobody hears loses its place sooner
+		turn := w.promote(one)
 		require.Equal(t, queue.Holder, turn.Role)
 		require.LessOrEqual(t, turn.Wait, time.Duration(0))
 		require.Equal(t, queue.Standby, w.promote("other|1").Role)
 		for w.anyDue() {
-			require.Equal(t, queue.Holder, w.promote("one|1").Role)
+			require.Equal(t, queue.Holder, w.promote(one).Role)
 		}
 	})
 }

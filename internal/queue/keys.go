@@ -89,8 +89,11 @@ func (k Keys) Operation(token string) string    { return k.base + "operation:" +
 // Handling returns the key of the occurrence of a recurring schedule that a group handles. The name
 // of the schedule is encoded, so it has no colon.
 func (k Keys) Handling(schedule, group string) string {
-	return k.base + "handling:" + EncodeName(schedule) + ":" + group
+	return k.Handlings() + EncodeName(schedule) + ":" + group
 }
+
+// Handlings returns what all keys of Handling begin with.
+func (k Keys) Handlings() string { return k.base + "handling:" }
 
 // Keys of one group.
 

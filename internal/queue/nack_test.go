@@ -183,7 +183,7 @@ func TestNackTellsTheSchedulerOfAnEarlierEvent(t *testing.T) {
 		told := inbox.received()
 		require.Len(t, told, 2)
 		require.InDelta(t, 3600_000, wait(t, told[0], "holder"), 1)
-		require.InDelta(t, 3601_000, wait(t, told[1], "standby"), 1)
+		require.InDelta(t, 3600_050, wait(t, told[1], "standby"), 1)
 		s.nack(failed(claimed[1], after(time.Minute)))
 		told = inbox.received()
 		require.Len(t, told, 2)

@@ -41,6 +41,11 @@ type Turn struct {
 	Resume bool
 	// Failed has groups whose active subscription did not claim in time. It may have only some.
 	Failed []string
+	// Watch tells that messages are leased, so that the caller is to look for processes that are
+	// gone.
+	Watch bool
+	// Partial tells that the call did nothing but find that out.
+	Partial bool
 	// Unused has groups to remove, because their expiry has passed. It may have only some of them.
 	Unused []string
 	// In a topic with a stream, messages that were forgotten because they had no body, and messages
@@ -49,13 +54,14 @@ type Turn struct {
 }
 
 // PromoteCall returns a call that takes or keeps the scheduling lease and moves due messages.
-// ReadTurn reads its reply. The groups are from Groups.
-func (t *Topic) PromoteCall(groups *Groups, address string, patience time.Duration) *Call {
+// ReadTurn reads its reply. The groups are from Groups. If not full, the holder's call may do
+// nothing but find that a look for processes that are gone is due.
+func (t *Topic) PromoteCall(groups *Groups, address string, patience time.Duration, full bool) *Call {
 	if groups.Stream {
 		return t.promoteStreamCall(groups, address, patience)
 	}
 	return t.NewCall(&promoteScript, Target{Groups: groups.All()}, "version", groups.Version, "me", address, "patience", patience,
-		"budget", budget, "window", windowEnd(groups.Window), "single", groups.Single)
+		"budget", budget, "window", windowEnd(groups.Window), "single", groups.Single, "full", full)
 }
 
 // ReadTurn reads the reply of PromoteCall. If the set of groups has changed, the call did nothing
@@ -82,7 +88,7 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 	if groups.Stream {
 		turn.Lost, turn.Dropped = reply.Number("lost"), reply.Number("dropped")
 	} else {
-		turn.Failed = reply.Texts("failed")
+		turn.Failed, turn.Watch, turn.Partial = reply.Texts("failed"), reply.Flag("watch"), reply.Flag("partial")
 	}
 	if wait := reply.Text("wait"); wait != "" {
 		us, err := strconv.ParseInt(wait, 10, 64)

@@ -313,3 +313,23 @@ func (h *Handling) call(ctx context.Context, what string, again time.Duration, c
 	}
 	return call.cmd.Bool()
 }
+
+// MoveHandling returns the text of a key of Handling with its times up to upTo moved by d, and
+// whether it has any. A time is in milliseconds of the Unix epoch.
+func MoveHandling(text string, d time.Duration, upTo float64) (moved string, is bool) {
+	part := strings.Fields(text)
+	if len(part) != 3 {
+		return text, false
+	}
+	next := strings.Split(part[0], ",")
+	for _, at := range []*string{&next[len(next)-1], &part[2]} {
+		if at == &next[0] { // none is next
+			continue
+		}
+		if ms, err := strconv.ParseInt(*at, 10, 64); err == nil && ms > 0 && float64(ms) <= upTo {
+			*at, is = strconv.FormatInt(ms+d.Milliseconds(), 10), true
+		}
+	}
+	part[0] = strings.Join(next, ",")
+	return strings.Join(part, " "), is
+}

@@ -54,6 +54,9 @@ var (
 	purgeScript   = load("purge")
 	resignScript  = load("resign")
 	faultScript   = load("fault")
+	watchScript   = load("watch")
+	disownScript  = load("disown")
+	signScript    = load("sign")
 	removeScript  = load("remove")
 	resumeScript  = load("resume")
 

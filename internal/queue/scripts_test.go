@@ -260,7 +260,7 @@ var commands = map[string]string{
 	"ZADD": "6.2", "ZREM": "2.4", "ZCARD": "1.2", "ZCOUNT": "2.0", "ZSCORE": "1.2", "ZRANGE": "1.2", "ZRANGEBYSCORE": "1.0.5", "ZREVRANGEBYSCORE": "2.2",
 	"INFO": "1.0", "EXISTS": "1.0", "UNLINK": "4.0", "HSCAN": "2.8", "ZSCAN": "2.8",
 	"XADD": "5.0", "XLEN": "5.0", "XDEL": "5.0", "XTRIM": "6.2",
-	"ZREMRANGEBYRANK": "2.0", "ZREMRANGEBYSCORE": "1.2", "ZPOPMIN": "5.0",
+	"ZREMRANGEBYRANK": "2.0", "PUBSUB": "2.8", "ZREMRANGEBYSCORE": "1.2", "ZPOPMIN": "5.0",
 }
 
 // moves is ZADD with GT, which the embedded server has too.

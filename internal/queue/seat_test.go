@@ -18,7 +18,7 @@ func TestSeatsTellWhoIsActiveAndWhoIsWokenNext(t *testing.T) {
 		require.NoError(t, w.Client.ZAdd(ctx, w.keys.Standby("a"), redis.Z{Score: now - 1, Member: "box|1"},
 			redis.Z{Score: now + 60_000, Member: "box|2"}, redis.Z{Score: now + 90_000, Member: "box|3"}).Err())
 		for i, name := range []string{"GONE", "NEXT", "LAST"} {
-			require.NoError(t, w.Client.HSet(ctx, w.keys.Workers("a"), name, fmt.Sprint("0 0 0 1 - - - box|", i+1)).Err())
+			require.NoError(t, w.Client.HSet(ctx, w.keys.Workers("a"), name, fmt.Sprint("0 0 0 - 0 1 - - - box|", i+1)).Err())
 		}
 		client, err := servers.NewClient(w.Client)
 		require.NoError(t, err)

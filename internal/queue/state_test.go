@@ -72,13 +72,16 @@ func (w *world) stored() []string {
 }
 
 // next is when the topic's scheduler is to look; 0: never.
-func (w *world) next() int64 {
+func (w *world) next() int64 { return w.scheduled("next") }
+
+// scheduled is a time in the hash of the scheduler, 0 if there is none.
+func (w *world) scheduled(field string) int64 {
 	w.t.Helper()
-	next, err := w.Client.HGet(ctx, w.keys.Scheduler(), "next").Int64()
+	at, err := w.Client.HGet(ctx, w.keys.Scheduler(), field).Int64()
 	if err != redis.Nil {
 		require.NoError(w.t, err)
 	}
-	return next
+	return at
 }
 
 // dump is all that there is under the prefix, by key.

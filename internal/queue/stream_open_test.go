@@ -21,7 +21,7 @@ func TestTopicWithoutGroupsAndMessagesBecomesOneWithAStream(t *testing.T) {
 		w.retarget("topic", kept)
 		require.NoError(t, only(w.topic.Groups(ctx)))
 
-		call := scheduler.PromoteCall(groups, "s|1", time.Minute)
+		call := scheduler.PromoteCall(groups, "s|1", time.Minute, true)
 		w.do(call)
 		_, stale, err := scheduler.ReadTurn(call, groups)
 		require.NoError(t, err)

@@ -72,7 +72,7 @@ func TestDueMessagesWaitIfTheStreamHasNoIDsLeft(t *testing.T) {
 		require.Equal(t, []string{"3"}, w.pending(), "two IDs were left")
 		w.unchanged(func() {
 			groups := must(w.topic.Groups(ctx))
-			require.ErrorContains(t, do(ctx, w.Client, w.topic.PromoteCall(groups, "s|1", time.Minute)), "exhausted the last possible ID")
+			require.ErrorContains(t, do(ctx, w.Client, w.topic.PromoteCall(groups, "s|1", time.Minute, true)), "exhausted the last possible ID")
 		})
 		queuetest.Check(t, s.Client, s.Prefix)
 		require.NoError(t, w.Client.Del(ctx, w.topic.Name).Err())

@@ -431,15 +431,17 @@ func TestATopicWithAStreamMayBeFull(t *testing.T) {
 
 func TestOthersThanTheHolderMoveNothing(t *testing.T) {
 	bothStreaming(t, func(t *testing.T, w *world) {
-		require.Equal(t, queue.Holder, w.promote("s|1").Role)
+		box := w.Prefix + "-box"
+		w.process(box)
+		require.Equal(t, queue.Holder, w.promote(box+"|1").Role)
 		w.send(in("x", time.Minute))
-		require.Equal(t, queue.Standby, w.promote("s|2").Role)
-		require.Equal(t, queue.Other, w.promote("s|3").Role)
+		require.Equal(t, queue.Standby, w.promote(box+"|2").Role)
+		require.Equal(t, queue.Other, w.promote(box+"|3").Role)
 		w.travel(time.Minute + 500*time.Millisecond)
-		require.Equal(t, queue.Standby, w.promote("s|2").Role)
+		require.Equal(t, queue.Standby, w.promote(box+"|2").Role)
 		require.Empty(t, w.entries())
 		w.travel(time.Second)
-		require.Equal(t, queue.Holder, w.promote("s|3").Role, "the holder has failed")
+		require.Equal(t, queue.Holder, w.promote(box+"|3").Role, "the holder has failed")
 		require.Equal(t, []string{"x"}, w.entries())
 	})
 }

@@ -62,6 +62,7 @@ type GroupOptions struct {
 	MaxDead       int           // dead messages that are kept at most; 0: no limit
 	Expiry        time.Duration // the group is removed after this time without use; 0: never
 	SingleActive  bool          // one subscription claims, others stand by
+	WholeLeases   bool          // what a dead process had waits until its leases end
 
 	// Window is for how long groups that come after the topic's first one get what that one got.
 	// The first group opens a window that long; a later one takes it over. 0: the group does
@@ -78,6 +79,9 @@ func (o GroupOptions) encode() string {
 	if o.SingleActive {
 		text += " single"
 	}
+	if o.WholeLeases {
+		text += " whole"
+	}
 	return text
 }
 
@@ -93,7 +97,7 @@ func ParseGroupOptions(text string) GroupOptions {
 		return n
 	}
 	o := GroupOptions{MaxDeliveries: int(limit(part[0])), Retention: -1, MaxDead: int(max(limit(part[2]), 0)),
-		SingleActive: slices.Contains(part[3:], "single")}
+		SingleActive: slices.Contains(part[3:], "single"), WholeLeases: slices.Contains(part[3:], "whole")}
 	if ms := limit(part[1]); ms >= 0 {
 		o.Retention = time.Duration(min(ms, math.MaxInt64/1_000_000)) * time.Millisecond
 	}

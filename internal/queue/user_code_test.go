@@ -71,7 +71,7 @@ func TestAHookThatFailsIsAnErrorOfEachCall(t *testing.T) {
 					return err
 				},
 				"turn": func() error {
-					call := topic.PromoteCall(groups, "nobody|1", 1000)
+					call := topic.PromoteCall(groups, "nobody|1", 1000, true)
 					return errors.Join(do(ctx, client, call), call.Err())
 				},
 			} {

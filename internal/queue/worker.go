@@ -25,7 +25,9 @@ type Worker struct {
 	Version      string
 	Address      string // where it is woken
 
-	Since, Seen, Until time.Time // it was first and last seen; when it counts as gone
+	Since, Seen, Until time.Time // it was first and last seen; when its note is no longer valid
+	Heard              bool      // the server heard its process when it was last seen, and can tell when that is gone
+	Gone               time.Time // since when its process is gone; zero: it is not, as far as is known
 }
 
 // secondLane ends the name of a subscription's second lane.
@@ -77,11 +79,10 @@ var thisProcess = sync.OnceValue(func() Worker {
 })
 
 // Sign returns the text by which a subscription of this process shows that it lives. lease is its
-// LeaseDuration. While all that it may hold is in hand, it extends leases three times in that time,
-// and claims nothing.
+// LeaseDuration: the text is valid until no lease of now can last.
 func Sign(address string, lease time.Duration) string {
 	w := thisProcess()
-	valid := max(SignValid, lease/3+2*SignInterval)
+	valid := max(SignValid, lease+2*SignInterval)
 	return fmt.Sprintf("%s %d %s %s %s %s", millis(valid), w.PID, word(w.Host), word(w.Program), word(w.Version), address)
 }
 
@@ -103,13 +104,17 @@ func unword(text string) string {
 
 // ReadWorker reads a worker as it is stored. Missing parts are zero.
 func ReadWorker(subscription, text string) Worker {
-	part := strings.SplitN(text, " ", 8)
-	part = append(part, make([]string, 8-len(part))...)
+	const parts = 10
+	part := strings.SplitN(text, " ", parts)
+	part = append(part, make([]string, parts-len(part))...)
 	w := Worker{
-		Subscription: subscription, Host: unword(part[4]), Program: unword(part[5]), Version: unword(part[6]), Address: part[7],
-		Since: Instant(part[0]), Seen: Instant(part[1]), Until: Instant(part[2]),
+		Subscription: subscription, Host: unword(part[6]), Program: unword(part[7]), Version: unword(part[8]), Address: part[9],
+		Since: Instant(part[0]), Seen: Instant(part[1]), Until: Instant(part[2]), Heard: part[3] != "" && part[3] != "-",
 	}
-	w.PID, _ = strconv.Atoi(part[3])
+	if gone := Instant(part[4]); gone.UnixMilli() > 0 {
+		w.Gone = gone
+	}
+	w.PID, _ = strconv.Atoi(part[5])
 	return w
 }
 

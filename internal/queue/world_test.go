@@ -182,7 +182,7 @@ func (w *world) travel(d time.Duration) {
 			w.Client.HSet(ctx, w.keys.Active(), group, strings.Join(part, " "))
 		}
 	}
-	fields := map[string][]string{w.keys.Scheduler(): {"next", "until"}}
+	fields := map[string][]string{w.keys.Scheduler(): {"next", "until", "look"}}
 	for _, g := range groups {
 		fields[w.keys.Stats(g)] = []string{"asked"}
 		var at, times int64
@@ -412,10 +412,15 @@ func after(d time.Duration) func(*queue.Failure) {
 // promote is one look of a scheduler at the topic.
 func (w *world) promote(address string) queue.Turn {
 	w.t.Helper()
+	return w.promotes(address, true)
+}
+
+func (w *world) promotes(address string, full bool) queue.Turn {
+	w.t.Helper()
 	for {
 		groups, err := w.topic.Groups(ctx)
 		require.NoError(w.t, err)
-		call := w.topic.PromoteCall(groups, address, time.Minute)
+		call := w.topic.PromoteCall(groups, address, time.Minute, full)
 		w.do(call)
 		turn, stale, err := w.topic.ReadTurn(call, groups)
 		require.NoError(w.t, err)

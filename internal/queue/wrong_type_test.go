@@ -95,7 +95,7 @@ var transitions = map[string]func(w *world) (call func() error){
 		w.travel(2 * time.Minute)
 		groups, err := w.topic.Groups(ctx)
 		require.NoError(w.t, err)
-		return run(w, w.topic.PromoteCall(groups, "channel|1", time.Minute))
+		return run(w, w.topic.PromoteCall(groups, "channel|1", time.Minute, true))
 	},
 	"expire, with SingleActive": func(w *world) func() error {
 		w.takeTurnsIn("c")
@@ -165,7 +165,20 @@ var transitions = map[string]func(w *world) (call func() error){
 		w.travel(2 * time.Minute)
 		groups, err := w.topic.Groups(ctx)
 		require.NoError(w.t, err)
-		return run(w, w.topic.PromoteCall(groups, "channel|1", time.Minute))
+		return run(w, w.topic.PromoteCall(groups, "channel|1", time.Minute, true))
+	},
+	"sign": func(w *world) func() error {
+		s, _ := w.inHand()
+		return func() error { return s.group.Sign(ctx, s.id, queue.Sign("a|1", time.Minute)) }
+	},
+	"watch": func(w *world) func() error {
+		w.inHand()
+		return func() error { return only(w.watch()) }
+	},
+	"disown": func(w *world) func() error {
+		w.publishNow("1", "2", "3")
+		s := w.gone("a", 3)
+		return func() error { return only(w.topic.Disown(ctx, "a", s.id)) }
 	},
 	"expire": func(w *world) func() error {
 		w.publish(now("x").with(queue.Options{MaxDeliveries: 1}), now("y"), now("z"))
@@ -261,7 +274,7 @@ var transitions = map[string]func(w *world) (call func() error){
 		w.travel(2 * time.Minute)
 		groups, err := w.topic.Groups(ctx)
 		require.NoError(w.t, err)
-		return run(w, w.topic.PromoteCall(groups, "channel|1", time.Minute))
+		return run(w, w.topic.PromoteCall(groups, "channel|1", time.Minute, true))
 	},
 	"permit": func(w *world) func() error {
 		return func() error { return only(new(rights.Permits).Try(ctx, w.topic.Topic, rights.Consuming)) }

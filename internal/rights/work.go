@@ -21,14 +21,14 @@ var enrolling = []string{"SISMEMBER", "SADD", "PUBLISH"}
 var (
 	Publishing        = Work{Name: "publish", scripts: []string{"open", "look", "publish"}, besides: enrolling, opens: true}
 	PublishingStreams = Work{Name: "publish to streams", scripts: []string{"open_stream", "look", "publish"}, besides: enrolling, opens: true}
-	Scheduling        = Work{Name: "schedule", scripts: []string{"open", "look", "promote", "expire", "purge", "resume", "succeed", "remove", "fault", "resign"}}
+	Scheduling        = Work{Name: "schedule", scripts: []string{"open", "look", "promote", "watch", "disown", "expire", "purge", "resume", "succeed", "remove", "fault", "resign"}}
 	SchedulingStreams = Work{Name: "schedule streams", scripts: []string{"open", "look", "promote_stream", "purge", "resume", "fault", "resign"}}
 	Recurrence        = Work{Name: "recur", scripts: []string{"open", "look", "publish", "schedules", "amend"}, besides: enrolling, opens: true}
 	RecurrenceStreams = Work{Name: "recur in streams", scripts: []string{"open_stream", "look", "publish", "schedules", "amend"}, besides: enrolling, opens: true}
 	Overlapping       = Work{Name: "overlap", scripts: []string{"overlap"}}
 	Consuming         = Work{
 		Name: "consume", besides: enrolling, opens: true,
-		scripts: append([]string{"register", "claim", "ack", "nack", "release", "extend", "stand_down"}, Scheduling.scripts...),
+		scripts: append([]string{"register", "claim", "ack", "nack", "release", "extend", "sign", "stand_down"}, Scheduling.scripts...),
 	}
 )
 

@@ -166,6 +166,14 @@ func subscribe(ctx context.Context, user redis.UniversalClient, channels []strin
 // Cluster tells whether the client is one of a Cluster.
 func (c *Client) Cluster() bool { return c.cluster != nil }
 
+// Addr returns the address of the only server, or "" for a Cluster.
+func (c *Client) Addr() string {
+	if c.single == nil {
+		return ""
+	}
+	return c.single.Options().Addr
+}
+
 // Database returns the number of the database that the client uses. A Cluster has only 0.
 func (c *Client) Database() int {
 	if c.cluster != nil {

@@ -22,7 +22,7 @@ import (
 type box struct {
 	mailbox *Mailbox
 	id      string       // random, in the names of its channels
-	topic   *queue.Topic // whose slot it follows; nil without a Cluster
+	topic   *queue.Topic // whose slot it follows, in a Cluster
 	running context.Context
 	stop    context.CancelFunc
 	asked   chan struct{} // closed when the first SUBSCRIBE was answered, or had no answer in time
@@ -46,10 +46,8 @@ func (m *Mailbox) open(server string, topic *queue.Topic) *box {
 		m.boxes[server] = b
 		if m.client.Cluster() {
 			b.channel = queue.ShardedMailbox(m.prefix, b.id, topic.Name)
-			m.serving.Go(b.listenToMaster)
-		} else {
-			m.serving.Go(b.listenToServer)
 		}
+		m.serving.Go(b.listen)
 	}
 	if b.kept {
 		b.kept = false
@@ -101,7 +99,10 @@ func (b *box) move(server, channel string) {
 
 // wakeReceivers wakes the receivers whose last address named the box: their messages may have been
 // lost, or the address may have changed.
-func (b *box) wakeReceivers() {
+func (b *box) wakeReceivers() { b.tell(Anew) }
+
+// tell wakes the receivers whose last address named the box.
+func (b *box) tell(argument string) {
 	b.mailbox.mu.Lock()
 	var its []*Receiver
 	for _, r := range b.mailbox.receivers {
@@ -111,7 +112,7 @@ func (b *box) wakeReceivers() {
 	}
 	b.mailbox.mu.Unlock()
 	for _, r := range its {
-		r.wake("", nil)
+		r.wake(argument, nil)
 	}
 }
 
@@ -125,70 +126,53 @@ func (b *box) deny(err error) {
 	b.denied = err
 }
 
-// listenToMaster wakes receivers by what comes from the master of the box's topic in a Cluster,
-// until the box ends.
-func (b *box) listenToMaster() {
+// deafAfter is how long a box is without a connection when its receivers are told.
+const deafAfter = 300 * time.Millisecond
+
+// listen wakes receivers by what comes on the box's channel, until the box ends. In a Cluster that
+// is from the master of the box's topic.
+func (b *box) listen() {
 	m := b.mailbox
 	asked := sync.OnceFunc(func() { close(b.asked) })
 	defer asked()
 	l := &line{
-		client: m.client, key: b.topic.Key(), rule: m.rule,
-		channel: queue.MailboxChannel(m.prefix, b.id), sharded: queue.ShardedMailbox(m.prefix, b.id, b.topic.Name),
+		client: m.client, rule: m.rule, channel: queue.MailboxChannel(m.prefix, b.id),
+		busy: func() bool { return m.holding.Load() > 0 },
 	}
-	for events := l.listen(b.running); ; {
+	if m.client.Cluster() {
+		l.key, l.sharded = b.topic.Key(), queue.ShardedMailbox(m.prefix, b.id, b.topic.Name)
+	}
+	deaf := time.NewTimer(deafAfter)
+	deaf.Stop()
+	defer deaf.Stop()
+	for events, hears := l.listen(b.running), false; ; {
 		select {
 		case <-b.running.Done(): // the events may end later, while a connection is being made
 			return
+		case <-deaf.C:
+			hears = false
+			b.wakeReceivers()
 		case event := <-events:
 			switch event := event.(type) {
 			case connected:
 				b.deny(event.err)
 				if event.err == nil {
-					b.move(event.server, event.channel)
+					hears = true
+					deaf.Stop()
+					if m.client.Cluster() {
+						b.move(event.server, event.channel)
+					}
 					b.wakeReceivers()
 				}
 				asked()
+			case cut:
+				if hears {
+					deaf.Reset(deafAfter)
+				}
+			case doubted:
+				b.tell(Sign)
 			case *redis.Message:
 				m.deliver(event.Payload)
-			}
-		}
-	}
-}
-
-// listenToServer wakes receivers by what comes from the only server, until the box ends. go-redis
-// reports each connection that it makes anew.
-func (b *box) listenToServer() {
-	m := b.mailbox
-	pubsub, err := subscribe(b.running, m.client, nil, b.channel, m.rule)
-	b.deny(err)
-	close(b.asked)
-	for errors.Is(err, refusal.ErrForbidden) && b.running.Err() == nil {
-		select {
-		case <-b.running.Done():
-		case <-time.After(connectAgain): // the user may get the permission; go-redis asks only once
-			pubsub, err = subscribe(b.running, m.client, pubsub, b.channel, m.rule)
-			b.deny(err)
-		}
-	}
-	if err == nil {
-		b.wakeReceivers() // that may have looked before the connection was there
-	}
-	listener := newListener(m.client, b.channel, false)
-	defer listener.end()
-	events := listener.listen(b.running, pubsub)
-	for {
-		select {
-		case <-b.running.Done(): // the events may end later, while a connection is being made
-			return
-		case event, open := <-events:
-			switch event := event.(type) {
-			case *redis.Subscription:
-				b.wakeReceivers()
-			case *redis.Message:
-				m.deliver(event.Payload)
-			}
-			if !open { // the client was closed
-				return
 			}
 		}
 	}

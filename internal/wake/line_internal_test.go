@@ -137,7 +137,10 @@ func TestALineKeepsNothingOfAConnectionThatHasEnded(t *testing.T) {
 	require.NoError(t, err)
 	ctx, events := &endless{Context: t.Context(), done: make(chan struct{})}, make(chan any, 1)
 	ended := make(chan error)
-	go func() { ended <- l.stay(ctx, node, events) }()
+	go func() {
+		_, err := l.stay(ctx, node, events)
+		ended <- err
+	}()
 	require.NoError(t, (<-events).(connected).err)
 	require.Positive(t, ctx.waiting.Load())
 	owner, _ := cluster.Owner(l.key)

@@ -12,43 +12,31 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
-// healthCheck is how long a Pub/Sub connection goes between two tests.
+// healthCheck is how long a Pub/Sub connection goes between two tests, at least.
 const healthCheck = 15 * time.Second
 
-// listener receives what comes on a channel. It tests its connection, and replaces a connection
-// that fails the test.
+// listener receives what comes on a channel that others listen to, too. It tests its connection,
+// and replaces a connection that fails the test.
 //
-// A connection to a server that vanished or is frozen stays open and brings nothing. A connection
-// to a primary that became a replica still brings every message. But the new primary does not count
-// it as a receiver, and scripts take the process for gone. go-redis sends a PING, but does not wait
-// for the answer.
-//
-// So the listener publishes an empty text to the channel over another connection of the client, and
-// waits for that text. On its own channel, the number of receivers that PUBLISH returns counts too,
-// since a replica also brings the text. On a shared channel PUBLISH counts others, so any message
-// passes for the text. In a Cluster there is a line instead.
+// A connection to a server that vanished or is frozen stays open and brings nothing. go-redis sends
+// a PING, but does not wait for the answer. So the listener publishes an empty text to the channel
+// over another connection of the client, and waits for that text. Any message passes for it.
 type listener struct {
 	client  *servers.Client
 	channel string
-	shared  bool          // others listen to the channel, too
 	every   time.Duration // between two tests
 	answer  time.Duration // after a test, for its text to come
 	testing chan struct{} // holds one element while a test is under way
 }
 
-func newListener(client *servers.Client, channel string, shared bool) *listener {
-	return &listener{client, channel, shared, healthCheck, answerWithin, make(chan struct{}, 1)}
+func newListener(client *servers.Client, channel string) *listener {
+	return &listener{client, channel, healthCheck, answerWithin, make(chan struct{}, 1)}
 }
 
-// pause returns how long to wait until the next test. On a shared channel a listener receives the
-// tests of others, and waits anew after each, so that one tests for all. The pauses are random
-// there: with equal pauses all would test at once.
-func (l *listener) pause() time.Duration {
-	if l.shared {
-		return l.every + rand.N(l.every)
-	}
-	return l.every
-}
+// pause returns how long to wait until the next test. A listener receives the tests of others, and
+// waits anew after each, so that one tests for all. The pauses are random: with equal pauses all
+// would test at once.
+func (l *listener) pause() time.Duration { return l.every + rand.N(l.every) }
 
 // listen returns the events of the channel, at first those of a connection that is subscribed
 // already. If pubsub is nil, it makes one. An event is a message, or a *redis.Subscription whenever
@@ -118,11 +106,8 @@ func (l *listener) pass(ctx context.Context, incoming <-chan any, events chan<- 
 			if !open {
 				return false
 			}
-			heard = true
-			if awaited || l.shared {
-				awaited = false
-				timer.Reset(l.pause())
-			}
+			heard, awaited = true, false
+			timer.Reset(l.pause())
 			select {
 			case events <- event:
 			case <-ctx.Done():

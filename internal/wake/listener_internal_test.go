@@ -82,7 +82,7 @@ func TestAConnectionThatBringsNothingIsMadeAnew(t *testing.T) {
 		t.Cleanup(func() { _ = client.Close() })
 		ctx, cancel := context.WithCancel(t.Context())
 		channel := queue.MailboxChannel(s.Prefix, queue.Token())
-		events := (&listener{servers.MustClient(client), channel, false, 10 * time.Millisecond, 300 * time.Millisecond, make(chan struct{}, 1)}).listen(ctx, client.Subscribe(ctx, channel))
+		events := (&listener{servers.MustClient(client), channel, 10 * time.Millisecond, 300 * time.Millisecond, make(chan struct{}, 1)}).listen(ctx, client.Subscribe(ctx, channel))
 		await(t, events, subscription)
 		for range 3 {
 			await(t, events, func(event any) bool { return heard(event) == "" }) // a test
@@ -108,7 +108,7 @@ func TestAConnectionThatWorksIsKept(t *testing.T) {
 		client.AddHook(late{})
 		channel := queue.MailboxChannel(s.Prefix, queue.Token())
 		ctx := t.Context()
-		events := (&listener{servers.MustClient(client), channel, false, 5 * time.Millisecond, 10 * time.Second, make(chan struct{}, 1)}).listen(ctx, client.Subscribe(ctx, channel))
+		events := (&listener{servers.MustClient(client), channel, 5 * time.Millisecond, 10 * time.Second, make(chan struct{}, 1)}).listen(ctx, client.Subscribe(ctx, channel))
 		await(t, events, subscription)
 		for range 20 {
 			event := <-events
@@ -158,8 +158,12 @@ func testDemoted(t *testing.T, busy bool) {
 	}
 	client := redis.NewClient(&redis.Options{Addr: "primary:6379", Dialer: dial, PoolSize: 1})
 	t.Cleanup(func() { _ = client.Close() })
-	events := (&listener{servers.MustClient(client), "channel", false, 50 * time.Millisecond, time.Minute, make(chan struct{}, 1)}).listen(ctx, client.Subscribe(ctx, "channel"))
-	await(t, events, subscription)
+	events := (&line{client: servers.MustClient(client), channel: "channel", counts: 50 * time.Millisecond}).listen(ctx)
+	isConnected := func(event any) bool {
+		c, is := event.(connected)
+		return is && c.err == nil
+	}
+	await(t, events, isConnected)
 	if busy {
 		publisher := is.Client(t)
 		var publishing sync.WaitGroup
@@ -182,7 +186,7 @@ func testDemoted(t *testing.T, busy bool) {
 	addr = is.Addr()
 	mu.Unlock()
 	require.NoError(t, was.Client(t).ClientKillByFilter(ctx, "TYPE", "normal").Err())
-	await(t, events, subscription)
+	await(t, events, isConnected)
 	require.Eventually(t, func() bool {
 		return is.Client(t).PubSubNumSub(ctx, "channel").Val()["channel"] == 1
 	}, 10*time.Second, time.Millisecond)
@@ -226,7 +230,7 @@ func TestOneTestsASharedChannelForAll(t *testing.T) {
 		}
 		for _, incoming := range channel.listening {
 			listeners.Go(func() {
-				if newListener(servers.MustClient(client), "channel", true).pass(ctx, incoming, events) {
+				if newListener(servers.MustClient(client), "channel").pass(ctx, incoming, events) {
 					t.Error("it was to be made anew")
 				}
 			})
@@ -237,7 +241,7 @@ func TestOneTestsASharedChannelForAll(t *testing.T) {
 		require.GreaterOrEqual(t, channel.published, 20)
 
 		began := time.Now() // the others hear it
-		require.True(t, newListener(servers.MustClient(client), "channel", true).pass(t.Context(), nil, events))
+		require.True(t, newListener(servers.MustClient(client), "channel").pass(t.Context(), nil, events))
 		require.LessOrEqual(t, time.Since(began), 2*healthCheck+answerWithin)
 	})
 }
@@ -278,7 +282,7 @@ func TestEndWaitsForATestThatIsUnderWay(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 			defer client.Close()
 			client.AddHook(slowCalls(took))
-			h := newListener(servers.MustClient(client), "channel", false)
+			h := newListener(servers.MustClient(client), "channel")
 			ctx, cancel := context.WithCancel(t.Context())
 			tested := make(chan error)
 			go func() { tested <- h.test(ctx) }()

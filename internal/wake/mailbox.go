@@ -26,10 +26,7 @@ import (
 // for all subscriptions and schedulers of the process. In a Cluster it has one for each master that
 // has topics of these. Such a channel with its connection is a box.
 //
-// A message is "receiver argument", or "*" for all receivers of the process. After "* channel" the
-// process publishes an empty text on that channel when all receivers have looked since. One
-// goroutine serves all messages to all receivers, and another answers, so that a flood of messages
-// starts no more.
+// A message is "receiver argument", or "*" for all receivers of the process.
 type Mailbox struct {
 	prefix string
 	rule   string // the ACL rule that allows the channels
@@ -38,28 +35,30 @@ type Mailbox struct {
 
 	running context.Context // ends when the mailbox is closed
 	stop    context.CancelFunc
-	serving sync.WaitGroup // goroutines of boxes, and of serveStars
+	serving sync.WaitGroup // goroutines of boxes
+	moved   atomic.Int64   // by how much Settle has moved the clock of Now, a time.Duration
 
 	mu        sync.Mutex
 	boxes     map[string]*box      // by the address of the server on which it listens
 	receivers map[string]*Receiver // by name
 	last      int                  // number of the last name
 	lastLoss  time.Time            // when DataLost last woke the receivers
-	stars     stars                // messages to all receivers
-	answers   answers
 
-	another chan struct{} // holds one element if a message to all came after serveStars took the others
+	holding atomic.Int64 // receivers that hold messages
 }
 
-// Func wakes a receiver with an argument. If done is not nil, the receiver calls it when it has
-// looked since, or has nothing to look for any more. A Func must not block.
-type Func func(argument string, done func())
+// Func wakes a receiver with an argument. If settled is not nil, the receiver calls it once: when
+// it has looked since, and all that it began then has ended, or when it ends itself. next is the
+// time by the server's clock at which the receiver acts by itself. It is zero if there is none, or
+// the receiver is not timed. A Func must not block.
+type Func func(argument string, settled func(next time.Time))
 
-// mailboxes are the process's open mailboxes, one for each client and prefix.
+// mailboxes are the process's open mailboxes.
 var mailboxes = struct {
 	sync.Mutex
-	open map[mailboxKey]*Mailbox
-}{open: map[mailboxKey]*Mailbox{}}
+	all  map[*Mailbox]struct{}
+	open map[mailboxKey]*Mailbox // one for each client and prefix
+}{all: map[*Mailbox]struct{}{}, open: map[mailboxKey]*Mailbox{}}
 
 type mailboxKey struct {
 	client redis.UniversalClient
@@ -70,17 +69,21 @@ type mailboxKey struct {
 // The mailbox ends when the last user gives it back. A client that cannot be the key of a map has a
 // mailbox for each Open.
 func Open(client *servers.Client, prefix string) (*Mailbox, func()) {
-	if !reflect.ValueOf(client.User()).Comparable() {
-		m := newMailbox(client, prefix)
-		return m, sync.OnceFunc(m.close)
-	}
-	key := mailboxKey{client.User(), prefix}
 	mailboxes.Lock()
 	defer mailboxes.Unlock()
-	m := mailboxes.open[key]
+	shared := reflect.ValueOf(client.User()).Comparable()
+	key := mailboxKey{prefix: prefix}
+	var m *Mailbox
+	if shared {
+		key.client = client.User()
+		m = mailboxes.open[key]
+	}
 	if m == nil {
 		m = newMailbox(client, prefix)
-		mailboxes.open[key] = m
+		mailboxes.all[m] = struct{}{}
+		if shared {
+			mailboxes.open[key] = m
+		}
 	}
 	m.users++
 	return m, sync.OnceFunc(func() {
@@ -88,7 +91,10 @@ func Open(client *servers.Client, prefix string) (*Mailbox, func()) {
 		m.users--
 		unused := m.users == 0
 		if unused {
-			delete(mailboxes.open, key)
+			delete(mailboxes.all, m)
+			if shared {
+				delete(mailboxes.open, key)
+			}
 		}
 		mailboxes.Unlock()
 		if unused {
@@ -102,7 +108,6 @@ func newMailbox(client *servers.Client, prefix string) *Mailbox {
 		prefix:    prefix,
 		rule:      queue.MailboxRule(prefix),
 		client:    client,
-		another:   make(chan struct{}, 1),
 		boxes:     map[string]*box{},
 		receivers: map[string]*Receiver{},
 	}
@@ -122,7 +127,7 @@ func (m *Mailbox) close() {
 func (m *Mailbox) deliver(payload string) {
 	receiver, argument, _ := strings.Cut(payload, " ")
 	if receiver == "*" {
-		m.deliverToAll(argument)
+		m.wakeAll()
 		return
 	}
 	m.mu.Lock()
@@ -132,6 +137,18 @@ func (m *Mailbox) deliver(payload string) {
 		r.wake(argument, nil)
 	}
 }
+
+// Arguments with which a receiver is woken.
+const (
+	// Anew tells that the connection to the mailbox was made anew, is cut, or that its address may
+	// have changed. Messages may be lost, and others may take the process for gone, until it shows
+	// itself.
+	Anew = "anew"
+
+	// Sign tells that the connection answers late, so that the server may have closed it. Then
+	// others take the process for gone, until it shows itself.
+	Sign = "sign"
+)
 
 // ReadWait reads the argument that wakes a scheduler: the milliseconds until an event. It returns 0
 // for any other text, because a scheduler may look at any time.
@@ -157,29 +174,22 @@ func (m *Mailbox) DataLost() {
 	}
 	m.mu.Unlock()
 	if !known {
-		m.wakeAll(nil)
+		m.wakeAll()
 	}
 }
 
-// wakeAll wakes all receivers. It calls looked, unless that is nil, when all have looked since.
-func (m *Mailbox) wakeAll(looked func()) {
+// wakeAll wakes all receivers.
+func (m *Mailbox) wakeAll() {
+	for _, r := range m.all() {
+		r.wake("", nil)
+	}
+}
+
+// all returns the receivers.
+func (m *Mailbox) all() []*Receiver {
 	m.mu.Lock()
-	all := slices.Collect(maps.Values(m.receivers))
-	m.mu.Unlock()
-	var done func()
-	if looked != nil {
-		var left atomic.Int64
-		left.Store(int64(len(all)) + 1)
-		done = func() {
-			if left.Add(-1) == 0 {
-				looked()
-			}
-		}
-		defer done()
-	}
-	for _, r := range all {
-		r.wake("", done)
-	}
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Values(m.receivers))
 }
 
 // Receiver is one subscription or scheduler of a topic.
@@ -188,17 +198,28 @@ type Receiver struct {
 	topic   *queue.Topic
 	name    string
 	wake    Func
+	holds   bool // messages; guarded by Mailbox.mu
+	timed   bool // it acts at times of the server's clock by itself
 	box     *box // of its last address; nil: it has had none yet, or was stopped; guarded by Mailbox.mu
 }
 
 // Receive adds a receiver for a topic. Every message to its address calls wake with the message's
-// argument. The mailbox also calls it with "" whenever messages may have been lost, or when its
-// address may have changed.
+// argument. The mailbox also calls it with Anew, and with "" when data was lost.
 func (m *Mailbox) Receive(topic *queue.Topic, wake Func) *Receiver {
+	return m.receive(topic, wake, false)
+}
+
+// ReceiveTimed is Receive for a receiver that acts at times of the server's clock by itself, and
+// tells them when it has settled.
+func (m *Mailbox) ReceiveTimed(topic *queue.Topic, wake Func) *Receiver {
+	return m.receive(topic, wake, true)
+}
+
+func (m *Mailbox) receive(topic *queue.Topic, wake Func, timed bool) *Receiver {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last++
-	r := &Receiver{mailbox: m, topic: topic, name: strconv.Itoa(m.last), wake: wake}
+	r := &Receiver{mailbox: m, topic: topic, name: strconv.Itoa(m.last), wake: wake, timed: timed}
 	m.receivers[r.name] = r
 	return r
 }
@@ -222,6 +243,23 @@ func (r *Receiver) Address(ctx context.Context) string {
 		}
 	}
 	return r.box.channel + "|" + r.name
+}
+
+// Holds says whether the receiver has messages in hand. As long as one has, connections are tested
+// each second.
+func (r *Receiver) Holds(messages bool) {
+	m := r.mailbox
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r.hold(messages)
+}
+
+// hold is Holds. The caller holds Mailbox.mu.
+func (r *Receiver) hold(messages bool) {
+	if messages != r.holds {
+		r.holds = messages
+		r.mailbox.holding.Add(map[bool]int64{true: 1, false: -1}[messages])
+	}
 }
 
 // Denied returns refusal.ErrForbidden if the server has refused to let the user listen on the
@@ -250,6 +288,7 @@ func (r *Receiver) Stop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.receivers, r.name)
+	r.hold(false)
 	if r.box != nil {
 		r.box.leave()
 		r.box = nil

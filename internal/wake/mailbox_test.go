@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -232,7 +231,7 @@ func TestMailboxThatIsConnectingCanBeClosed(t *testing.T) {
 			m, closeMailbox := wake.Open(servers.MustClient(client), "own")
 			until, end := context.WithCancel(ctx)
 			defer end()
-			go m.Receive(queue.NewTopic(servers.MustClient(client), "own", "t"), func(string, func()) {}).Address(until)
+			go m.Receive(queue.NewTopic(servers.MustClient(client), "own", "t"), func(string, func(time.Time)) {}).Address(until)
 			<-u.asked
 			closed := make(chan struct{})
 			go func() {
@@ -384,7 +383,7 @@ func TestReceiversPollMoreRarelyTheMoreThereAre(t *testing.T) {
 		2200: time.Minute, 3000: time.Minute} {
 		var stops []func()
 		for range n {
-			stops = append(stops, m.Receive(nil, func(string, func()) {}).Stop)
+			stops = append(stops, m.Receive(nil, func(string, func(time.Time)) {}).Stop)
 		}
 		require.Equal(t, want, m.Poll())
 		for _, stop := range stops {
@@ -392,173 +391,6 @@ func TestReceiversPollMoreRarelyTheMoreThereAre(t *testing.T) {
 		}
 	}
 	require.Equal(t, 5*time.Second, m.Poll())
-}
-
-// A server whose clock a test moves on waits until all have looked.
-func TestMailboxSaysWhenAllHaveLooked(t *testing.T) {
-	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		m := mailbox(t, s)
-		var looking []func()
-		asked := make(chan func(), 9)
-		var address string
-		for range 2 {
-			r := m.Receive(nil, func(_ string, done func()) {
-				if done != nil {
-					asked <- done
-				}
-			})
-			address = r.Address(ctx)
-			defer r.Stop()
-		}
-		channel := address[:strings.LastIndexByte(address, '|')]
-		require.Eventually(t, func() bool { return s.Client.PubSubNumSub(ctx, channel).Val()[channel] > 0 }, patience, time.Millisecond)
-		answers := s.Client.Subscribe(ctx, s.Prefix+":looked")
-		defer answers.Close()
-		_, err := answers.Receive(ctx)
-		require.NoError(t, err)
-		answered := answers.Channel()
-
-		post(t, s, channel, "* "+s.Prefix+":looked")
-		for range 2 {
-			looking = append(looking, <-asked)
-		}
-		looking[0]()
-		post(t, s, s.Prefix+":looked", "before the second has looked")
-		require.Equal(t, "before the second has looked", (<-answered).Payload)
-		looking[1]()
-		require.Empty(t, (<-answered).Payload)
-	})
-}
-
-// hangs is a client of a server whose answers to questions hang until goOn is closed.
-func hangs(t *testing.T, s redistest.Server) (client redis.UniversalClient, answers *atomic.Int64, began, goOn chan struct{}) {
-	own := redis.NewClient(s.Client.(*redis.Client).Options())
-	t.Cleanup(func() { _ = own.Close() })
-	answers, began, goOn = new(atomic.Int64), make(chan struct{}), make(chan struct{})
-	own.AddHook(redistest.Hook(func(_ context.Context, calls []redis.Cmder, next func() error) error {
-		if calls[0].Name() == "publish" && strings.HasPrefix(calls[0].Args()[1].(string), s.Prefix+":looked") {
-			if answers.Add(1) == 1 {
-				close(began)
-			}
-			<-goOn
-		}
-		return next()
-	}))
-	return own, answers, began, goOn
-}
-
-// A flood of questions has one answer under way, and as many wait as there are places for channels.
-// Each question is answered after a look that began behind it.
-func TestAFloodOfMessagesToAllIsServedByOneGoroutine(t *testing.T) {
-	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		client, answers, began, goOn := hangs(t, s)
-		m := mailbox(t, redistest.Server{Client: client, Prefix: s.Prefix})
-		r := queuetest.Receive(t, m)
-		r.Connected(s.Client)
-		looks := make(chan func(), 1000)
-		r2 := m.Receive(nil, func(_ string, done func()) {
-			if done != nil {
-				looks <- done
-			}
-		})
-		defer r2.Stop()
-		post(t, s, r.Channel(), "* "+s.Prefix+":looked:first")
-		(<-looks)()
-		<-began
-		const flood = 5000
-		_, err := s.Client.Pipelined(ctx, func(p redis.Pipeliner) error {
-			for i := range flood {
-				p.Publish(ctx, r.Channel(), "* "+s.Prefix+":looked")
-				p.Publish(ctx, r.Channel(), fmt.Sprint("* ", s.Prefix, ":looked:", i))
-				if i%100 == 0 {
-					p.Publish(ctx, r.Channel(), "*")
-				}
-			}
-			return nil
-		})
-		require.NoError(t, err)
-		post(t, s, r.Channel(), r.Name()+" end")
-		r.Gets("end")
-		require.EqualValues(t, 1, answers.Load(), "answers under way")
-		answered := s.Client.Subscribe(ctx, s.Prefix+":looked")
-		defer answered.Close()
-		_, err = answered.Receive(ctx)
-		require.NoError(t, err)
-		require.Len(t, looks, 1, "looks under way")
-		var looking sync.WaitGroup
-		defer looking.Wait()
-		ended := make(chan struct{})
-		defer close(ended)
-		looking.Go(func() {
-			for {
-				select {
-				case done := <-looks:
-					done()
-				case <-ended:
-					return
-				}
-			}
-		})
-		close(goOn)
-		_, err = answered.ReceiveMessage(ctx)
-		require.NoError(t, err)
-		post(t, s, r.Channel(), "* "+s.Prefix+":looked")
-		_, err = answered.ReceiveMessage(ctx)
-		require.NoError(t, err)
-		require.LessOrEqual(t, answers.Load(), int64(202))
-	})
-}
-
-// The answer may go to a server that hangs.
-func TestAnAnswerThatHangsHoldsUpNoWakeUpAndNoClose(t *testing.T) {
-	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		client, _, began, goOn := hangs(t, s)
-		defer close(goOn)
-		m, closeMailbox := wake.Open(servers.MustClient(client), s.Prefix)
-		r := queuetest.Receive(t, m)
-		r.Connected(s.Client)
-		post(t, s, r.Channel(), "* "+s.Prefix+":looked")
-		<-began
-		r.Gets("")
-		for range 3 {
-			post(t, s, r.Channel(), "*")
-			r.Gets("")
-		}
-		closed := make(chan struct{})
-		go func() {
-			defer close(closed)
-			closeMailbox()
-		}()
-		select {
-		case <-closed:
-		case <-time.After(patience):
-			require.Fail(t, "Close waits for the answer")
-		}
-	})
-}
-
-// A receiver that does not look keeps no wake-up from the others.
-func TestAMessageToAllWakesOthersWhileOneLooks(t *testing.T) {
-	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		m := mailbox(t, s)
-		r := queuetest.Receive(t, m)
-		r.Connected(s.Client)
-		looks := make(chan func(), 9)
-		r2 := m.Receive(nil, func(_ string, done func()) {
-			if done != nil {
-				looks <- done
-			}
-		})
-		defer r2.Stop()
-		post(t, s, r.Channel(), "* "+s.Prefix+":looked")
-		<-looks
-		r.Gets("")
-		for range 3 {
-			post(t, s, r.Channel(), "* "+s.Prefix+":looked")
-			r.Gets("")
-		}
-		require.Empty(t, looks)
-	})
 }
 
 // wrapped is a client of a Cluster that a user has put into a type of their own.
@@ -572,7 +404,7 @@ func TestMailboxOfAWrappedClusterClient(t *testing.T) {
 	servers, channels := map[string]bool{}, map[string]bool{}
 	for i := range 20 {
 		topic := queue.NewTopic(client, "own", fmt.Sprint("topic ", i))
-		r := m.Receive(topic, func(string, func()) {})
+		r := m.Receive(topic, func(string, func(time.Time)) {})
 		defer r.Stop()
 		address := ""
 		require.Eventually(t, func() bool {
@@ -629,7 +461,7 @@ func TestAReceiverTakesTheConnectionThatPermittedMade(t *testing.T) {
 	topics, masters := topicsOn(cluster, client)
 	for range 3 {
 		require.NoError(t, m.Permitted(ctx, topics[0]))
-		r := m.Receive(topics[0], func(string, func()) {})
+		r := m.Receive(topics[0], func(string, func(time.Time)) {})
 		r.Address(ctx)
 		defer r.Stop()
 	}

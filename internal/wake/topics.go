@@ -87,7 +87,7 @@ func (w *watch) listen() (incoming <-chan any, end func()) {
 	if pubsub == nil || errors.Is(err, refusal.ErrForbidden) {
 		w.refused(err)
 	}
-	listener := newListener(w.client, channel, true)
+	listener := newListener(w.client, channel)
 	return listener.listen(w.ctx, pubsub), listener.end
 }
 

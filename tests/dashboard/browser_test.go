@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/runtime"
@@ -40,7 +41,7 @@ func startBrowser() (context.Context, error) {
 		allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
 		ctx, stop := chromedp.NewContext(allocator)
 		chromium.ctx, chromium.stop = ctx, func() { stop(); end() }
-		chromium.err = chromedp.Run(ctx)
+		chromium.err = chromedp.Do(ctx)
 	})
 	return chromium.ctx, chromium.err
 }
@@ -56,27 +57,30 @@ type tab struct {
 	faults []string // errors of scripts, and of the policy
 }
 
+// step is an action in a tab that returns nothing.
+type step = chromedp.Action[chromedp.Void]
+
 // open opens a page in a new tab. At its end the test fails if the browser reported an error.
-func open(t testing.TB, address string, before ...chromedp.Action) *tab {
+func open(t testing.TB, address string, before ...step) *tab {
 	t.Helper()
 	browser, err := startBrowser()
 	require.NoError(t, err)
 	ctx, cancel := chromedp.NewContext(browser)
 	b := &tab{t: t, ctx: ctx, cancel: cancel}
 	t.Cleanup(b.close)
-	chromedp.ListenTarget(ctx, func(event any) {
+	require.NoError(t, chromedp.Listen(ctx, func(event any) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		switch e := event.(type) {
 		case *runtime.EventExceptionThrown:
-			b.faults = append(b.faults, e.ExceptionDetails.Error())
+			b.faults = append(b.faults, (&chromedp.ExceptionError{ExceptionDetails: e.ExceptionDetails}).Error())
 		case *log.EventEntryAdded:
-			if e.Entry.Level == log.LevelError && !strings.Contains(e.Entry.Text, "status of 40") {
+			if e.Entry.Level == log.EntryLevelError && !strings.Contains(e.Entry.Text, "status of 40") {
 				b.faults = append(b.faults, e.Entry.Text)
 			}
 		}
-	})
-	require.NoError(t, chromedp.Run(ctx, log.Enable(), emulation.SetFocusEmulationEnabled(true), chromedp.EmulateViewport(1280, 860)))
+	}))
+	b.do(command(log.Enable, cdp.Empty{}), command(emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true}), wide)
 	b.do(before...)
 	b.do(chromedp.Navigate(address))
 	return b
@@ -92,18 +96,44 @@ func (b *tab) close() {
 }
 
 // do does something in the tab, and waits for it.
-func (b *tab) do(actions ...chromedp.Action) {
+func (b *tab) do(steps ...step) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
-	require.NoError(b.t, chromedp.Run(ctx, actions...), "on the page:\n%s", b.text())
+	require.NoError(b.t, chromedp.Do(ctx, steps...), "on the page:\n%s", b.text())
+}
+
+// got returns what an action in the tab returns.
+func got[T any](b *tab, action chromedp.Action[T]) T {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	value, err := chromedp.Run(ctx, action)
+	require.NoError(b.t, err, "on the page:\n%s", b.text())
+	return value
+}
+
+// script runs a script, whatever it returns.
+func script(text string, options ...chromedp.EvaluateOption) step {
+	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := chromedp.Evaluate[*runtime.RemoteObject](text, options...)(ctx, t)
+		return err
+	})
+}
+
+// command is a command of the browser's protocol.
+func command[P any](name cdp.Command[P, cdp.Empty], params P) step {
+	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, name, params)
+		return err
+	})
 }
 
 // text returns what a person sees.
-func (b *tab) text() (text string) {
+func (b *tab) text() string {
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
-	_ = chromedp.Run(ctx, chromedp.Evaluate(`document.body.innerText`, &text))
+	text, _ := chromedp.Run(ctx, chromedp.Evaluate[string](`document.body.innerText`))
 	return text
 }
 
@@ -129,27 +159,30 @@ func (b *tab) sees(texts ...string) {
 // click clicks the link, button or summary with a text.
 func (b *tab) click(text string) {
 	b.t.Helper()
-	b.do(chromedp.Click(fmt.Sprintf(`//*[self::a or self::button or self::summary][normalize-space(.)=%q]`, text), chromedp.BySearch, chromedp.NodeVisible))
+	b.do(chromedp.Click(fmt.Sprintf(`//*[self::a or self::button or self::summary][normalize-space(.)=%q]`, text), chromedp.NodeVisible))
 }
 
 // fill types into the field of a form by its name.
 func (b *tab) fill(name, text string) {
 	b.t.Helper()
-	field := fmt.Sprintf(`main [name=%q]:not([type=hidden])`, name)
-	b.do(chromedp.WaitVisible(field, chromedp.ByQuery), chromedp.Evaluate(fmt.Sprintf(`document.querySelector(%q).value = ""`, field), nil),
-		chromedp.SendKeys(field, text, chromedp.ByQuery))
+	field := chromedp.CSS(fmt.Sprintf(`main [name=%q]:not([type=hidden])`, name))
+	b.do(chromedp.WaitVisible(field), script(fmt.Sprintf(`document.querySelector(%q).value = ""`, field)), chromedp.SendKeys(field, text))
 }
 
 // Looks of the page.
 var (
-	light = emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "light"}})
-	dark  = emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}})
+	light = scheme("light")
+	dark  = scheme("dark")
 	wide  = chromedp.EmulateViewport(1280, 860)
 	phone = chromedp.EmulateViewport(390, 844)
 )
 
-// withoutScripts switches the scripts of pages off.
-var withoutScripts = emulation.SetScriptExecutionDisabled(true)
+// scheme has pages be as those who like it light or dark see them.
+func scheme(value string) step {
+	return command(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: value}},
+	})
+}
 
-// awaited has an evaluation wait for a promise.
-func awaited(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }
+// withoutScripts switches the scripts of pages off.
+var withoutScripts = command(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})

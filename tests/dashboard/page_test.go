@@ -56,10 +56,10 @@ func TestPagesAreAccessible(t *testing.T) {
 		pages["check"] = s.checked(topic)
 		for name, path := range pages {
 			b := open(t, s.address+path, light)
-			b.do(chromedp.Evaluate(`document.querySelectorAll("details").forEach((d) => d.open = true)`, nil))
+			b.do(script(`document.querySelectorAll("details").forEach((d) => d.open = true)`))
 			accessible(t, b, name)
-			var wider bool
-			b.do(phone, chromedp.Evaluate(`document.documentElement.scrollWidth > innerWidth`, &wider))
+			b.do(phone)
+			wider := got(b, chromedp.Evaluate[bool](`document.documentElement.scrollWidth > innerWidth`))
 			require.False(t, wider, "%s is wider than a phone", name)
 			b.close()
 		}
@@ -69,11 +69,11 @@ func TestPagesAreAccessible(t *testing.T) {
 // accessible checks the page that the browser shows.
 func accessible(t *testing.T, b *tab, name string) {
 	t.Helper()
-	b.do(chromedp.Evaluate(axe, nil))
-	for look, action := range map[string]chromedp.Action{"light": light, "dark": dark} {
-		var found string
-		b.do(action, chromedp.Evaluate(`axe.run({resultTypes: ["violations"]}).then((r) => JSON.stringify(r.violations.map((v) => [v.id, v.help, v.nodes.map((n) => n.html + " " + n.failureSummary)])))`,
-			&found, awaited))
+	b.do(script(axe))
+	for look, action := range map[string]step{"light": light, "dark": dark} {
+		b.do(action)
+		found := got(b, chromedp.Evaluate[string](`axe.run({resultTypes: ["violations"]}).then((r) => JSON.stringify(r.violations.map((v) => [v.id, v.help, v.nodes.map((n) => n.html + " " + n.failureSummary)])))`,
+			chromedp.EvalAwaitPromise))
 		require.JSONEq(t, "[]", found, "%s, %s", name, look)
 	}
 }
@@ -114,12 +114,10 @@ func TestHostileTextsRunNothing(t *testing.T) {
 		pages["check"] = s.checked(hostile)
 		for name, path := range pages {
 			b := open(t, s.address+path)
-			var safe bool
 			if name == "overview" || name == "topic" || name == "message" || name == "dead" || name == "audit" {
-				b.do(chromedp.Evaluate(`new Promise((done) => document.body.addEventListener("htmx:sseMessage", done, {once: true})).then(() => 1)`, nil, awaited))
+				b.do(script(`new Promise((done) => document.body.addEventListener("htmx:sseMessage", done, {once: true})).then(() => 1)`, chromedp.EvalAwaitPromise))
 			}
-			b.do(chromedp.Evaluate(`window.hacked === undefined && document.querySelectorAll("main img, main script, a[href^='javascript']").length === 0`, &safe))
-			require.True(t, safe, name)
+			require.True(t, got(b, chromedp.Evaluate[bool](`window.hacked === undefined && document.querySelectorAll("main img, main script, a[href^='javascript']").length === 0`)), name)
 			b.close()
 		}
 	})
@@ -129,17 +127,16 @@ func TestHostileTextsRunNothing(t *testing.T) {
 func TestThePolicyStopsScriptsInThePage(t *testing.T) {
 	on(t, func(t *testing.T, s *site) {
 		b := open(t, s.address)
-		var hacked, framed bool
-		b.do(chromedp.Evaluate(`(() => {
+		hacked := got(b, chromedp.Evaluate[bool](`(() => {
 			const script = document.createElement("script");
 			script.textContent = "window.hacked = 1";
 			document.body.append(script);
 			document.body.insertAdjacentHTML("beforeend", "<p onclick='window.hacked = 1' id='trap' style='color: red'>trap</p>");
 			document.getElementById("trap").click();
 			return window.hacked === 1;
-		})()`, &hacked))
+		})()`))
 		require.False(t, hacked)
-		b.do(chromedp.Evaluate(`getComputedStyle(document.getElementById("trap")).color === "rgb(255, 0, 0)"`, &framed))
+		framed := got(b, chromedp.Evaluate[bool](`getComputedStyle(document.getElementById("trap")).color === "rgb(255, 0, 0)"`))
 		require.False(t, framed, "the policy allows styles in the page")
 		b.faults = nil // those of the policy were meant
 	})
@@ -153,23 +150,20 @@ func TestThePageIsLiveAndUsedByKeyboard(t *testing.T) {
 		b.sees("Live", topic)
 		b.do(chromedp.KeyEvent("j"))
 		s.publish(topic, time.Hour, "second", "third")
-		b.do(chromedp.Poll(`[...document.querySelectorAll("td.n")].some((d) => d.textContent.trim() === "3")`, nil, chromedp.WithPollingTimeout(patience)))
-		var focused string
-		b.do(chromedp.Evaluate(`document.activeElement.textContent`, &focused))
+		got(b, chromedp.Poll[bool](`[...document.querySelectorAll("td.n")].some((d) => d.textContent.trim() === "3")`, chromedp.WithPollingTimeout(patience)))
+		focused := got(b, chromedp.Evaluate[string](`document.activeElement.textContent`))
 		require.Equal(t, topic, focused, "news take the focus away")
 		b.do(chromedp.KeyEvent(kb.Enter))
 		b.sees("Becomes due in the next hour", "3 messages")
-		b.do(chromedp.WaitVisible(".chart canvas", chromedp.ByQuery))
-		var zone string
-		b.do(chromedp.Evaluate(`document.querySelector("time").title`, &zone))
+		b.do(chromedp.WaitVisible(chromedp.CSS(".chart canvas")))
+		zone := got(b, chromedp.Evaluate[string](`document.querySelector("time").title`))
 		require.Regexp(t, `CET|CEST|GMT\+[12]`, zone) // the browser's zone
 		b.do(chromedp.KeyEvent("?"))
 		b.sees("Next or previous row")
 		b.do(chromedp.KeyEvent(kb.Escape), chromedp.KeyEvent("/"))
-		var at string
-		b.do(chromedp.Evaluate(`(document.activeElement.value = "", document.activeElement.id)`, &at))
+		at := got(b, chromedp.Evaluate[string](`(document.activeElement.value = "", document.activeElement.id)`))
 		require.Equal(t, "search", at)
-		b.do(chromedp.SendKeys("#search", "ord"+kb.Enter, chromedp.ByQuery))
+		b.do(chromedp.SendKeys(chromedp.CSS("#search"), "ord"+kb.Enter))
 		b.sees("1 topic with “ord” in the name")
 	})
 }
@@ -183,7 +177,7 @@ func TestThePageNeedsNoScripts(t *testing.T) {
 		b.do(chromedp.Navigate(s.address + "/topic?t=" + topic))
 		b.click("Pause or resume")
 		b.click("Pause")
-		b.do(chromedp.WaitVisible(`.banner[role=status]`, chromedp.ByQuery))
+		b.do(chromedp.WaitVisible(chromedp.CSS(`.banner[role=status]`)))
 		require.NotNil(t, s.stats().Pause)
 	})
 }
@@ -200,8 +194,7 @@ func TestAViewerHasNoButtons(t *testing.T) {
 		for _, name := range []string{"topic", "message", "dead", "schedules", "schedule"} {
 			b := open(t, s.address+pages[name])
 			b.sees("read-only")
-			var posts []json.RawMessage
-			b.do(chromedp.Evaluate(`[...document.querySelectorAll("form[method=post], a[href*='/confirm']")].map((e) => e.outerHTML)`, &posts))
+			posts := got(b, chromedp.Evaluate[[]json.RawMessage](`[...document.querySelectorAll("form[method=post], a[href*='/confirm']")].map((e) => e.outerHTML)`))
 			posts = slices.DeleteFunc(posts, func(form json.RawMessage) bool { return strings.Contains(string(form), `action=\"/check\"`) })
 			require.Empty(t, posts, name)
 			require.NotContains(t, b.text(), "secret", name)

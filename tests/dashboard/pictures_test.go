@@ -49,11 +49,10 @@ func TestPictures(t *testing.T) {
 		for _, name := range slices.Sorted(maps.Keys(pages)) {
 			b := open(t, s.address+pages[name], light)
 			time.Sleep(5 * time.Second)
-			for look, actions := range map[string][]chromedp.Action{"light": {light, wide}, "dark": {dark, wide}, "phone": {light, phone}} {
+			for look, actions := range map[string][]step{"light": {light, wide}, "dark": {dark, wide}, "phone": {light, phone}} {
 				b.do(actions...)
 				time.Sleep(700 * time.Millisecond)
-				var picture []byte
-				b.do(chromedp.CaptureScreenshot(&picture))
+				picture := got(b, chromedp.CaptureScreenshot())
 				small := fewColours(t, picture)
 				require.Less(t, len(small), 100_000, name)
 				require.NoError(t, os.WriteFile(filepath.Join(dir, name+"-"+look+".png"), small, 0o644))

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/chromedp/chromedp"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -170,7 +169,7 @@ func TestUIHidesSecretsInTheBrowser(t *testing.T) {
 		require.NoError(t, testkit.NewPublisher(t, s.Server).Publish(topic, msg, long))
 		address := ui(t, s.Server, nil, "--contents")
 		b := open(t, address+"/message?t="+topic+"&name=named")
-		b.do(chromedp.Evaluate(`document.querySelectorAll("details").forEach((d) => d.open = true)`, nil))
+		b.do(script(`document.querySelectorAll("details").forEach((d) => d.open = true)`))
 		b.sees("seen", "[hidden]", "accessToken")
 		require.NotContains(t, b.text(), "hush")
 		b.close()

@@ -108,7 +108,7 @@ func TestCheckerCatchesLateRetriesWhileConnectionsBreak(t *testing.T) {
 			w.Broken = faulttest.LateRetry
 		}
 	})
-	kills := every(30*time.Millisecond, func() { l.w.Client.ClientKillByFilter(t.Context(), "TYPE", "normal", "SKIPME", "yes") })
+	kills := l.harass(30*time.Millisecond, func() { l.w.Client.ClientKillByFilter(t.Context(), "TYPE", "normal", "SKIPME", "yes") })
 	l.progress(t, 30)
 	server.Kill()
 	server.Restart()

@@ -25,9 +25,10 @@ const (
 	closeTimeout = 500 * time.Millisecond
 	// clientGivesUp is after when go-redis returns from a call that has no answer: four tries of 3
 	// s, and pauses. Callers who are in Subscribe are in such a call. Others are given up by Close,
-	// and return when the one try is over.
+	// and return when the one try is over: that to connect, the one to call, and two seconds for a
+	// busy machine.
 	clientGivesUp = 20 * time.Second
-	tryEnds       = 6 * time.Second
+	tryEnds       = 3*time.Second + 3*time.Second + 2*time.Second
 )
 
 // bench is a subscriber and a publisher behind a network, which are about to be closed.

@@ -133,7 +133,7 @@ func (s *steps) goOn(client redis.UniversalClient) {
 	require.NoError(s.t, topic.Publish(s.t.Context(), "Q", 1, []queue.Message{s.message("10", queue.Due{}, queue.Options{})}))
 	groups, err := topic.Groups(s.t.Context())
 	require.NoError(s.t, err)
-	require.NoError(s.t, queue.Do(s.t.Context(), servers.MustClient(client), topic.PromoteCall(groups, "nobody|2", time.Millisecond)))
+	require.NoError(s.t, queue.Do(s.t.Context(), servers.MustClient(client), topic.PromoteCall(groups, "nobody|2", time.Millisecond, true)))
 	for _, name := range groups.Names {
 		group := topic.Group(name)
 		first := claim(s.t, client, group, queue.Claim{Subscription: "T" + name, Number: 1, Limit: 1, Lease: time.Minute})[0]
@@ -319,7 +319,7 @@ func (s *steps) promote() {
 	}, time.Minute, 2*time.Millisecond)
 	groups, err := s.topic.Groups(s.t.Context())
 	require.NoError(s.t, err)
-	s.do("promote", s.topic.PromoteCall(groups, "nobody|1", time.Millisecond))
+	s.do("promote", s.topic.PromoteCall(groups, "nobody|1", time.Millisecond, true))
 }
 
 // cuts are lengths to cut the file to: each at which a step ends, and some in between. Those are at

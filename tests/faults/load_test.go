@@ -49,11 +49,31 @@ func newLoad(t *testing.T, server *redistest.Instance, place faulttest.Place, ch
 	}
 	for i := range 2 {
 		l.publishers = append(l.publishers, worker(faulttest.Worker{
-			Role: faulttest.Publisher, Name: fmt.Sprint("publisher-", i+1), Batch: 1 + 2*i, Callers: 2, PauseMS: 50,
+			Role: faulttest.Publisher, Name: fmt.Sprint("publisher-", i+1), Batch: 1 + 2*i, Callers: 2, PauseMS: faulttest.Pick(100, 50),
 			DelaysMS: []int{0, 0, 5, 100, 700}, Do: mixed, CancelEvery: 40,
 		}))
 	}
 	return l
+}
+
+// harass breaks something again and again, as every does. In the short form it waits until a
+// message was handled since the last time, for a second at most. Otherwise nothing would get
+// through on a busy machine, where each call takes longer than d.
+func (l *load) harass(d time.Duration, breaks func()) (end func() int) {
+	handled, last, times := 0, time.Time{}, 0
+	stop := every(d, func() {
+		now := l.w.Count(faulttest.Start)
+		if !faulttest.Long() && now == handled && time.Since(last) < time.Second {
+			return
+		}
+		handled, last = now, time.Now()
+		times++
+		breaks()
+	})
+	return func() int {
+		stop()
+		return times
+	}
 }
 
 // progress waits until so many more messages were handled.

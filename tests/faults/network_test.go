@@ -18,7 +18,7 @@ func TestConnectionsKilledAllTheTime(t *testing.T) {
 	l := newLoad(t, server, faulttest.Place{})
 	killed, operator := map[string]int64{}, server.Client(t)
 	var failed []error
-	kills := every(30*time.Millisecond, func() {
+	kills := l.harass(30*time.Millisecond, func() {
 		for _, kind := range []string{"normal", "pubsub"} {
 			n, err := operator.ClientKillByFilter(t.Context(), "TYPE", kind, "SKIPME", "yes").Result()
 			killed[kind] += n
@@ -44,7 +44,7 @@ func TestConnectionsCutAllTheTime(t *testing.T) {
 	l := newLoad(t, server, p.Place())
 	l.progress(t, 20) // the first calls are sent twice, for want of their scripts
 	began := time.Now().UnixNano()
-	cuts := every(40*time.Millisecond, p.Cut)
+	cuts := l.harass(40*time.Millisecond, p.Cut)
 	l.progress(t, faulttest.Pick(200, 3000))
 	n := cuts()
 	l.w.Verify(byPollRules)

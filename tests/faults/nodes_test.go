@@ -106,7 +106,8 @@ func (n *onNodes) nothingWrong() {
 }
 
 // goesOn waits until the topics of a master go on elsewhere, and returns how long that takes from
-// the time at which its replica has taken over.
+// the time at which its replica has taken over. A call that went to the old node just before may
+// wait three seconds for its answer.
 func (n *onNodes) goesOn(was string, replica *redistest.Instance) time.Duration {
 	n.t.Helper()
 	replica.AwaitInfo("role:master")
@@ -170,7 +171,7 @@ func TestAFrozenNodeOfAClusterStallsItsOwnTopicsOnly(t *testing.T) {
 		for node, others := range late {
 			require.LessOrEqual(t, clusterload.Quantile(others, 0.99), faulttest.Pick(5*usual+100*time.Millisecond+n.stalls, usual), node)
 		}
-		require.LessOrEqual(t, back, faulttest.Pick(4*time.Second+n.stalls, 2*time.Second))
+		require.LessOrEqual(t, back, faulttest.Pick(6*time.Second+n.stalls, 2*time.Second))
 		frozen.Resume()
 		frozen.AwaitInfo("role:slave")
 		frozen.AwaitInfo("master_link_status:up")
@@ -192,7 +193,7 @@ func TestADeadNodeOfAClusterLosesNothing(t *testing.T) {
 	late := n.load.Lateness(began, time.Now(), nil)
 	delete(late, was)
 	n.report("the others", late)
-	require.LessOrEqual(t, back, faulttest.Pick(4*time.Second, 2*time.Second))
+	require.LessOrEqual(t, back, faulttest.Pick(6*time.Second, 2*time.Second))
 	dead.Restart()
 	dead.AwaitInfo("role:slave")
 	dead.AwaitInfo("master_link_status:up") // else no Publish gets its replica

@@ -191,10 +191,26 @@ type operation struct {
 
 // operations are of the scripts that no worker calls under load.
 var operations = map[string]operation{
+	"watch": {do: func(d *desk) error {
+		t := d.topic(d.client)
+		groups, err := t.Existing(d.t.Context())
+		if err != nil {
+			return err
+		}
+		call := t.WatchCall(groups, "box|1", &queue.Look{})
+		return queue.Do(d.t.Context(), t.Client(), call)
+	}},
+	"disown": {do: func(d *desk) error {
+		_, err := d.topic(d.client).Disown(d.t.Context(), "a", "nobody")
+		return err
+	}},
+	"sign": {do: func(d *desk) error {
+		return d.topic(d.client).Group("a").Sign(d.t.Context(), "nobody", queue.Sign("box|1", time.Minute))
+	}},
 	"purge": {
 		prepare: func(d *desk) { d.register("a", time.Millisecond) },
 		do: func(d *desk) error {
-			_, _, err := queue.NewTopic(servers.MustClient(d.client), redisdelay.DefaultKeyPrefix, "t").Purge(d.t.Context())
+			_, _, err := d.topic(d.client).Purge(d.t.Context())
 			return err
 		},
 		want: map[string]string{"waits": "waiting", "ready": "ready"},

@@ -20,7 +20,7 @@
 --   active      hash: group -> "owner epoch ends lease", of groups with SingleActive
 --   standby     zset: address of a subscription that may become the owner -> ms until which it is
 --               valid
---   workers     hash: subscription -> "since seen until who"
+--   workers     hash: subscription -> "since seen until heard gone who address"
 -- ARGV
 --   group         text:
 --   subscription  text:
@@ -92,7 +92,7 @@ if expiry then
 end
 local long = string.rep('-', 65)
 
---@use now post grace schedule wake id_length latest take_back attend active group_options
+--@use now post grace schedule wake id_length latest take_back heard attend active group_options
 
 local settings = read_options(redis.call('HGET', groups, group))
 if not settings or settings.single ~= single then

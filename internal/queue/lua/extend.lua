@@ -3,7 +3,7 @@
 -- KEYS
 --   unack    zset: id -> lease deadline ms, whose fraction keeps the order
 --   leases   hash: id -> "subscription:claim:since:due", the lease's token
---   workers  hash: subscription -> "since seen until who"
+--   workers  hash: subscription -> "since seen until heard gone who address"
 -- ARGV
 --   lease         number: ms from now to the new deadlines
 --   subscription  text: that has the leases; only if worker is not ""
@@ -17,7 +17,7 @@
 -- subscription may hold the message by another lease.
 -- Twice: the second run moves the deadlines once more.
 
---@use now attend
+--@use now heard attend
 
 if message_count == 0 then
   return {}

@@ -18,7 +18,7 @@
 --   suspects   hash: id -> "expiries alone lost", of messages whose last lease expired
 --   resting    zset: address of a subscription that may not claim now -> ms until which it is
 --              valid
---   workers    hash: subscription -> "since seen until pid host program version address"
+--   workers    hash: subscription -> "since seen until heard gone who address"
 -- KEYS of each group
 --   dead        zset: id -> ms at which it died
 --   deliveries  hash: id -> "count flag delayed_for reason"
@@ -48,7 +48,7 @@
 -- Twice: the second run returns the remembered result of the first.
 
 
---@use now post grace schedule wake id_length group_options keeps
+--@use now post grace schedule wake id_length group_options keeps note
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
@@ -74,7 +74,7 @@ redis.call('ZCARD', resting)
 local held, token = redis.call('ZSCORE', unack, id), redis.call('HGET', leases, id)
 local retries = redis.call('ZSCORE', retry, id)
 local suspect = redis.call('HEXISTS', suspects, id) == 1
-local holder = redis.call('HGET', workers, string.match(token or '', '^[^:+]*'))
+local holder = read_note(redis.call('HGET', workers, string.match(token or '', '^[^:+]*')))
 local kept = {}
 for g = 1, group_count do
   --@each group g dead deliveries stats name
@@ -133,8 +133,7 @@ if held then
   redis.call('HDEL', leases, id)
   redis.call('HDEL', suspects, id)
   bury(number)
-  local address = string.match(holder or '', '^%S+ %S+ %S+ %S+ %S+ %S+ %S+ (.*)$')
-  post(address or '', 'extend')
+  post(holder and holder.address or '', 'extend')
   return done('in_hand')
 end
 if retries then

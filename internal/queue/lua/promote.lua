@@ -5,7 +5,8 @@
 --   groups     hash: group -> options
 --   pending    zset: id -> due ms
 --   refs       hash: id -> number of groups that still need the body, if more than one
---   scheduler  hash: next (ms of the next event), holder, standby (addresses), until (ms)
+--   scheduler  hash: next (ms of the next event), holder, standby (addresses), until (ms), look (ms
+--              of the next look for processes that are gone)
 --   idle       zset: group with an expiry -> ms at which it is removed
 --   names      hash: delay id -> id
 --   taken      zset: delay id -> ms at which it is free
@@ -25,6 +26,7 @@
 --   budget    number: messages times groups to move at most, and as many retries besides
 --   window    number: ms at which the window ends that is the last group; 0 if none is
 --   single    flag: the topic may have groups with SingleActive
+--   full      flag: the call does all there is, even if only a look for processes is due
 -- ARGV of each group
 --   name  text:
 --
@@ -39,10 +41,12 @@
 --   unused   list: groups to remove, as many as one call removes at most
 --   resume   number: 1 if a pause is over
 --   failed   list: groups whose active subscription did not claim in time, so many at most
+--   watch    number: 1 if the caller is to look for processes that are gone
+--   partial  number: 1 if the call did nothing else
 -- Twice: the second run finds only messages that the first has not moved.
 
---@use now grace removals role post wake active expect each put precedes due_at event free_names
---@use group_options keeps window
+--@use now grace heard removals role post wake active expect each put precedes due_at event
+--@use free_names group_options keeps window
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
@@ -50,7 +54,25 @@ end
 
 local role, wait = ask_role()
 if role then -- the caller is not the holder
-  return {role, wait, 0, 0, {}, 0, {}}
+  return {role, wait, 0, 0, {}, 0, {}, 0, 0}
+end
+
+-- Tells whether a group has leases that end when their process is gone.
+local function looked_for(unack, name)
+  local o = redis.call('ZCARD', unack) > 0 and read_options(redis.call('HGET', groups, name))
+  return o and not o.whole
+end
+
+if not full and not fault and look and look <= now and not (next_event and next_event <= now)
+  and holder == me then
+  local looks = false
+  for g = 1, group_count do
+    --@each group g unack name
+    looks = looks or looked_for(unack, name)
+  end
+  redis.call('HDEL', scheduler, '')
+  local again, watch = keep_role(next_event, looks, false)
+  return {'holder', wait_until(again), 0, 0, {}, 0, {}, watch and 1 or 0, 1}
 end
 
 if window > 0 then
@@ -206,7 +228,7 @@ end
 
 first_free = free_names(first_free)
 
-local expired, purge
+local expired, purge, looks
 local failed = {}
 for g = 1, group_count do
   --@each group g ready retry dead waiters name
@@ -263,6 +285,8 @@ for g = 1, group_count do
     if deadline <= now then
       expired = true
     end
+    local o = read_options(options[g])
+    looks = looks or o and not o.whole
   end
   local a = single and read_active(name)
   if a and a.ends > 0 then
@@ -288,10 +312,10 @@ end
 upcoming(first_end)
 upcoming(first_resume)
 
-keep_role(event, not expired and not purge and #unused == 0 and not resume and #failed == 0)
+local again, watch = keep_role(event, looks, not expired and not purge and #unused == 0 and not resume and #failed == 0)
 -- Deletions by position are the last writes: see docs/design.md.
 for _, from in ipairs(left) do
   redis.call('ZREMRANGEBYRANK', from.key, 0, from.moved - 1)
 end
-return {'holder', event and wait_until(event) or '', expired and 1 or 0, purge and 1 or 0, unused,
-  resume and 1 or 0, failed}
+return {'holder', wait_until(again), expired and 1 or 0, purge and 1 or 0, unused,
+  resume and 1 or 0, failed, watch and 1 or 0, 0}

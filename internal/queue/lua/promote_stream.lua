@@ -45,7 +45,8 @@
 --   dropped  number: messages that were dropped, because it was too late for them
 -- Twice: the second run finds only messages that the first has not moved.
 
---@use now grace role each precedes fields_of due_at event free_names latest group_options keeps
+--@use now grace heard role each precedes fields_of due_at event free_names latest
+--@use group_options keeps
 
 -- Tells whether a message with these options is too late.
 local function too_late(own, due)
@@ -191,7 +192,7 @@ local purges = purge_at(group_options, dead, due_at(dead, 0))
 upcoming(purges)
 upcoming(first_resume)
 
-keep_role(event, not (purges and purges <= now) and not resume)
+keep_role(event, false, not (purges and purges <= now) and not resume)
 -- Deletions by position are the last writes: see docs/design.md.
 if from_pending > 0 then
   redis.call('ZREMRANGEBYRANK', pending, 0, from_pending - 1)
@@ -200,5 +201,5 @@ if from_retry > 0 then
   redis.call('ZREMRANGEBYRANK', retry, 0, from_retry - 1)
 end
 return {
-  'holder', event and wait_until(event) or '', 0, purges and purges <= now and 1 or 0, {}, resume and 1 or 0, lost, dropped,
+  'holder', wait_until(event), 0, purges and purges <= now and 1 or 0, {}, resume and 1 or 0, lost, dropped,
 }

@@ -63,8 +63,8 @@ func newFixture(t *testing.T, s redistest.Server) *fixture {
 
 	groups, err := f.topic.Groups(ctx)
 	require.NoError(t, err)
-	require.NoError(t, queue.Do(ctx, servers.MustClient(s.Client), f.topic.PromoteCall(groups, "channel|2", time.Minute)))
-	require.NoError(t, queue.Do(ctx, servers.MustClient(s.Client), f.topic.PromoteCall(groups, "channel|3", time.Minute)))
+	require.NoError(t, queue.Do(ctx, servers.MustClient(s.Client), f.topic.PromoteCall(groups, "channel|2", time.Minute, true)))
+	require.NoError(t, queue.Do(ctx, servers.MustClient(s.Client), f.topic.PromoteCall(groups, "channel|3", time.Minute, true)))
 	return f
 }
 

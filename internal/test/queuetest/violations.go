@@ -16,7 +16,7 @@ import (
 
 // The forms of stored values.
 var (
-	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+) (-1|[1-9]\d*)( single)?$`)
+	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+) (-1|[1-9]\d*)( single)?( whole)?$`)
 	activeForm   = regexp.MustCompile(`^([0-9A-Za-z]+|-) \d+ \d+ \d+$`)
 	optionsForm  = regexp.MustCompile(`^(max_deliveries:(-1|[1-9]\d*))?( ?delay_id:[^ :]+( window:\d+)?( mode:(keep|reject))?)?( ?(expires_at:\d+ ?)?(max_lateness:\d+ )?on_expiry:(drop|dead))?$`)
 	tokenForm    = regexp.MustCompile(`^[^: ]+:\d+:\d+:\d+$`)
@@ -132,7 +132,7 @@ func (i *inspection) meta() {
 		}
 	}
 	for name, active := range i.get("active", "").fields {
-		if !activeForm.MatchString(active) || !strings.HasSuffix(i.get("groups", "").fields[name], " single") {
+		if !activeForm.MatchString(active) || !strings.Contains(i.get("groups", "").fields[name]+" ", " single ") {
 			i.report("group %q: its active subscription is %q", name, active)
 			continue
 		}
@@ -358,7 +358,7 @@ func (i *inspection) scheduler() {
 	fields := i.get("scheduler", "").fields
 	for field, value := range fields {
 		switch field {
-		case "next", "until", "grace":
+		case "next", "until", "grace", "look":
 			if !numberForm.MatchString(value) {
 				i.report("scheduler: %s is %q, not a time in ms", field, value)
 			}

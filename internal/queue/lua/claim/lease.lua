@@ -38,7 +38,11 @@ if n > 0 then
     redis.call('HSET', suspects, unpack(changed))
   end
   redis.call('SET', claim, number .. ':' .. at .. ' ' .. taken, 'PX', memory)
-  schedule(now + lease)
+  if settings.whole then
+    schedule(now + lease)
+  else
+    schedule_lease(now + lease)
+  end
 end
 if limit == 0 then
   redis.call('ZREM', waiters, address)

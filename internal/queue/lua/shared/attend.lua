@@ -1,14 +1,17 @@
--- attend: notes that a subscription lives.
+-- attend: notes that a subscription lives, and whether the server hears its process.
 --
--- Uses     now
+-- Uses     now, listeners, history
 -- Defines  attend(workers, subscription, worker)
 --
 -- Callers read the type of workers before their first write.
 
--- Notes the subscription with a text "<ms for which the note is valid> <who>", and keeps since when
--- it is there. Its first note removes those that are no longer valid, of up to a thousand.
+-- Notes the subscription with a text "<ms for which the note is valid> <who> <address>", and keeps
+-- since when it is there. If its process listens on the channel of the address, the note has the
+-- server's history: from then on the server can tell when the process is gone. Its first note
+-- removes those that are no longer valid, of up to a thousand.
 local function attend(workers, subscription, worker)
   local valid, who = string.match(worker, '^(%d+) (.*)$')
+  local channel = string.match(who, '^%S+ %S+ %S+ %S+ (.*)|')
   local since = string.match(redis.call('HGET', workers, subscription) or '', '^%d+')
   if not since and redis.call('HLEN', workers) > 0 then
     local names = redis.call('HKEYS', workers)
@@ -19,6 +22,7 @@ local function attend(workers, subscription, worker)
       end
     end
   end
+  local heard = channel and (listeners(channel) or 0) > 0 and history() or '-'
   redis.call('HSET', workers, subscription,
-    string.format('%s %d %d ', since or string.format('%d', now), now, now + valid) .. who)
+    string.format('%s %d %d %s 0 ', since or string.format('%d', now), now, now + valid, heard) .. who)
 end
