@@ -1,4 +1,7 @@
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+ACTIONLINT  := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+COMPOSE     := github.com/compose-spec/compose-go/v2/cmd@v2.16.2
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.7.0
 FUZZTIME    ?= 30s
 MODEL_SEQUENCES ?= 1000
 SOAK        ?= 1h
@@ -8,13 +11,14 @@ LIMIT       ?= 10m
 PEERS       ?= ^(redisdelay|redisstream|asynq|bullmq|nats)$$
 
 .DEFAULT_GOAL := help
-.PHONY: help test compile-tests slowest test-ci test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-cluster-smoke bench-smoke bench-otel bench-prometheus bench-peers bench-peers-smoke microbench microbench-smoke commands-smoke pairs pairs-smoke model stress stress-smoke faults periodic soak fuzz cover lua test-alerts
+.PHONY: help test compile-tests slowest test-ci test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-cluster-smoke bench-smoke bench-otel bench-prometheus bench-peers bench-peers-smoke microbench microbench-smoke commands-smoke release release-check vuln pairs pairs-smoke model stress stress-smoke faults periodic soak fuzz cover lua test-alerts
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
 
 # RACE=1 has the race detector, which makes tests four times as slow. CI has it always.
-# The detector does not watch the Lua of the embedded server, which runs in one goroutine at a time and is most of its work. Nor
+# The detector does not watch the Lua of the embedded server, which runs in one goroutine at a time and is most of its work. (Not
+# to watch the server itself brings false alarms: the detector then does not see what its locks order.) Nor
 # does it watch internal/queue's own tests, which call scripts one after another: its code is watched in the tests of its callers.
 # SLOWEST is how many of the slowest tests a run names at its end.
 RACE    ?=
@@ -43,7 +47,7 @@ slowest: SLOWEST := 20
 slowest: test ## make test, and then the twenty slowest tests by name
 
 # Watermill's own TestReconnect has a data race in it, so that one runs without the detector. The short form of
-# tests/faults has to stay short.
+# tests/faults has to stay short. It computes more than it waits: with four at a time it takes longer than with three.
 test-ci: ## what CI runs besides: tests/faults in its short form, the other modules, with the race detector
 	@echo 'make test-ci: tests/faults in its short form, and the other modules, with the race detector.'
 	@echo 'It takes about nine minutes on two CPUs, and two more the first time, to compile. It prints a line for each package:'
@@ -54,12 +58,13 @@ test-ci: ## what CI runs besides: tests/faults in its short form, the other modu
 		$(foreach module,$(MODULES),'$(module) $(RACED) -timeout=20m -skip=RabbitMQ ./...')
 
 # tests/brokers without the race detector, because watermill-amqp has a data race where it reconnects.
-test-brokers: ## streams, and the relay with real brokers: Redis Streams, NATS JetStream, RabbitMQ, gochannel; the tool with RabbitMQ
-	@scripts/with-rabbitmq.sh scripts/with-redis.sh sh -c '\
+test-brokers: ## streams, and the relay with real brokers: Redis Streams, NATS JetStream, RabbitMQ, gochannel; the tool with RabbitMQ; the outbox in PostgreSQL
+	@scripts/with-postgres.sh scripts/with-rabbitmq.sh scripts/with-redis.sh sh -c '\
+		go -C examples/outbox test -count=1 -timeout 5m ./... && \
 		go -C tests/brokers test -count=1 -timeout 15m ./... && \
 		go -C cmd/redisdelay test $(RACED) -count=1 -timeout 15m -run RabbitMQ ./...'
 
-test-alerts: ## the rules of prometheus/alerts.yml and slo.yml, with promtool of Debian
+test-alerts: ## the rules of prometheus/alerts.yml and slo.yml, and the Prometheus of the compose file, with promtool of Debian
 	@scripts/alerts.sh
 
 # chromedp starts one Chromium for all tests. The tests with a race detector are those of the package itself, in make test.
@@ -82,8 +87,18 @@ test-servers: ## the tests of this module on each server of SERVERS, which are p
 		REDIS_ADDR= REDIS_SERVER_BIN="$$bin" scripts/with-redis.sh go test -count=1 -timeout 15m ./... || exit 1; \
 	done
 
-lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module; the prose and the links of documents
-	@STATICCHECK=$(STATICCHECK) scripts/lint.sh
+# The modules that are released are tried as tags of a scratch clone, by somebody who has only a file proxy.
+release-check: ## that HEAD can be released as VERSION (the next minor one): tags in a scratch clone, go get, README's program, the tool, the API
+	@scripts/with-redis.sh go run ./scripts/release -version "$(VERSION)"
+
+release: ## release-check, and then its commit and tags in this repository, for you to push
+	@scripts/with-redis.sh go run ./scripts/release -version "$(VERSION)" -tag
+
+lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module; the prose and the links of documents; workflows; the compose file
+	@STATICCHECK=$(STATICCHECK) ACTIONLINT=$(ACTIONLINT) COMPOSE=$(COMPOSE) scripts/lint.sh
+
+vuln: ## known vulnerabilities of each module and of what it requires, if their database can be reached
+	@GOVULNCHECK=$(GOVULNCHECK) scripts/vuln.sh
 
 bench: ## the whole beside its peers on a real Redis, into benchmarks/results.md and the README
 	@scripts/with-redis.sh sh -c 'cd benchmarks && go run . -out results -readme ../README.md'

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks every Go module of the repository, and the documents; run by `make lint`.
+# Checks every Go module of the repository, the documents, the workflows and the compose file; run by `make lint`.
 set -euo pipefail
 
 unformatted=$(gofmt -l .)
@@ -29,24 +29,26 @@ tidy() {
 find . -name go.mod | sort | while read -r mod; do
 	echo "lint: $(dirname "$mod")"
 	cd "$(dirname "$mod")"
-	go vet ./...
-	go run "$STATICCHECK" ./...
-	# The files of `make stress` have a tag. Few packages have such files.
-	{ grep -rl --include='*.go' '^//go:build stress$' . || true; } | xargs -r -n1 dirname | sort -u | while read -r package; do
-		go vet -tags stress "$package"
-		go run "$STATICCHECK" -tags stress "$package"
-	done
+	# The files of `make stress` have this tag, and none has its opposite.
+	go vet -tags stress ./...
+	go run "$STATICCHECK" -tags stress ./...
 	tidy
 	cd - >/dev/null
 done
 
-# Prose, links, commands and paths of documents; make test runs these tests too.
-echo 'lint: documents'
-go test -count=1 -run 'Documents|Comments' .
-go -C cmd/redisdelay test -count=1 -run Documents .
+# Prose, links, commands and paths of documents. make test and make test-ci run these tests too, and so does CI.
+if [[ -z ${CI_LOGS:-} ]]; then
+	echo 'lint: documents'
+	go test -count=1 -run 'Documents|Comments' .
+	go -C cmd/redisdelay test -count=1 -run Documents .
+fi
+
+echo 'lint: workflows'
+go run "$ACTIONLINT" .github/workflows/*.yml
+echo 'lint: compose.yaml'
+(cd cmd/redisdelay/deploy && GOWORK=off go run "$COMPOSE" --no-interpolation compose.yaml >/dev/null)
 
 # The library is for other systems and for 32 bits, too.
-for system in linux/386 darwin/arm64 windows/amd64; do
-	echo "lint: $system"
-	GOOS=${system%/*} GOARCH=${system#*/} go vet ./...
-done
+echo 'lint: linux/386 darwin/arm64 windows/amd64'
+go -C scripts/typecheck test ./...
+go -C scripts/typecheck run . -C "$PWD" linux/386 darwin/arm64 windows/amd64 -- ./...

@@ -256,8 +256,8 @@ func connectsByTLS(t *testing.T, certs certificates, port string) {
 		"wrong password":   {"amqps://127.0.0.1:" + port, "hunter2", append(trusting[:6:6], "--amqp-tls-server-name", certifiedName), "username or password not allowed"},
 		"no certificate":   {"amqps://127.0.0.1:" + port, "guest", []string{"--amqp-tls-ca", certs.ca, "--amqp-tls-server-name", certifiedName}, "connect to the broker"},
 		"without TLS":      {"amqp://127.0.0.1:" + port, "guest", nil, "connect to the broker"},
-		"unknown vhost":    {"amqps://127.0.0.1:" + port + "/none", "guest", append(trusting[:6:6], "--amqp-tls-server-name", certifiedName), "no access to this vhost"},
-		"vhost by setting": {"amqps://127.0.0.1:" + port, "guest", append(trusting[:6:6], "--amqp-tls-server-name", certifiedName, "--amqp-vhost", "none"), "no access to this vhost"},
+		"unknown vhost":    {"amqps://127.0.0.1:" + port + "/none", "guest", append(trusting[:6:6], "--amqp-tls-server-name", certifiedName), "vhost none not found"},
+		"vhost by setting": {"amqps://127.0.0.1:" + port, "guest", append(trusting[:6:6], "--amqp-tls-server-name", certifiedName, "--amqp-vhost", "none"), "vhost none not found"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"--amqp", c.url, "--amqp-username", "guest"}, c.args...)

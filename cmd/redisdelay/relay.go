@@ -62,7 +62,7 @@ func declareRelay(s *settings, c *connection) *relaySettings {
 	r.backoff = &backoff{text: "250ms..1m"}
 	s.declare(r.backoff, "backoff", "how long a message waits after the destination failed to take it: growing, or fixed, such as `5s`")
 	r.maxDeliveries = s.number("max-deliveries", -1, "deliveries before a message is dead; negative: no limit")
-	r.lease = s.duration("lease", 30*time.Second, "how soon another process gets the messages of a crashed one")
+	r.lease = s.duration("lease", 30*time.Second, "how soon another process gets the messages of a frozen one")
 	r.deadRetention = s.duration("dead-retention", 30*24*time.Hour, "how long dead letters are kept; negative: forever")
 	r.maxDead = s.number("max-dead", 0, "dead letters that are kept; of more, the oldest are deleted; 0: no limit")
 	r.stopTimeout = s.duration("stop-timeout", 10*time.Second, "how long the relay may publish the messages that it holds after a SIGTERM")
@@ -149,7 +149,7 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger) (err error
 		return err
 	}
 	defer health.close()
-	defer context.AfterFunc(ctx, func() {
+	defer atEnd(ctx, func() {
 		health.stopping()
 		logger.Info("Stopping, publishing the messages that are held", "stop_timeout", *r.stopTimeout)
 	})()
@@ -165,6 +165,20 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger) (err error
 	}
 	logger.Info("Ended") // the Subscriber has logged messages that are left to their leases
 	return nil
+}
+
+// atEnd calls f when ctx ends, unless stop was called before. If f was called, stop waits for it.
+func atEnd(ctx context.Context, f func()) (stop func()) {
+	over := make(chan struct{})
+	unneeded := context.AfterFunc(ctx, func() {
+		defer close(over)
+		f()
+	})
+	return func() {
+		if !unneeded() {
+			<-over
+		}
+	}
 }
 
 // topics returns the topics to relay, nil for all, and a function that returns their names at the

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -219,3 +221,33 @@ func TestModuleCanBeInstalledByItsVersion(t *testing.T) {
 
 // quiet is a logger that logs nothing.
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+// A command says that it stops before it returns.
+func TestTheEndOfAContextIsOverWhenStopReturns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		goOn, stopped, said := make(chan struct{}), false, false
+		stop := atEnd(ctx, func() {
+			<-goOn
+			said = true
+		})
+		cancel()
+		go func() {
+			stop()
+			stopped = true
+		}()
+		synctest.Wait()
+		require.False(t, stopped)
+		close(goOn)
+		synctest.Wait()
+		require.True(t, stopped)
+		require.True(t, said)
+
+		ctx, cancel = context.WithCancel(t.Context())
+		atEnd(ctx, func() { said = false })()
+		cancel()
+		synctest.Wait()
+		require.True(t, said, "a command that ended by itself does not say that it stops")
+	})
+}
