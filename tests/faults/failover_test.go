@@ -3,6 +3,7 @@ package faults
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -31,6 +32,7 @@ func TestSentinelFailover(t *testing.T) {
 				w := faulttest.NewWorld(t, faulttest.Place{Addrs: sentinels, MasterName: redistest.PrimaryName})
 				f := underLoad(t, w, replicas)
 
+				before := historiesOf(t, primary)[primary]
 				f.behind(w.Topics, primary, others...)
 				f.fail(func() {
 					primary.Kill()
@@ -40,7 +42,7 @@ func TestSentinelFailover(t *testing.T) {
 					}
 				})
 				primary.Restart() // the Sentinels make it a replica
-				f.planned = func() bool { return failovers(t, sentinels[0]) == 1 }
+				f.planned = func() bool { return followed(t, before, others...) }
 				return f
 			})
 		})
@@ -61,6 +63,7 @@ func TestClusterFailover(t *testing.T) {
 				f := underLoad(t, w, replicas)
 
 				owner, replica := cluster.Owner("{t}")
+				before := historiesOf(t, cluster.Nodes()...)
 				topics := on(cluster, owner, w.Topics)
 				f.behind(topics, owner, replica)
 				f.fail(func() {
@@ -70,7 +73,8 @@ func TestClusterFailover(t *testing.T) {
 					replica.AwaitInfo("role:master")
 					owner.Restart() // as a replica
 				})
-				f.planned = func() bool { now, _ := cluster.Owner("{t}"); return now == replica }
+				before.takenOver(t, owner, replica)
+				f.planned = func() bool { return maps.Equal(before, historiesOf(t, cluster.Nodes()...)) }
 				return f
 			})
 		})
@@ -95,6 +99,45 @@ func TestClusterFailoverByHand(t *testing.T) {
 		})
 	}
 	f.judge()
+}
+
+// histories are the IDs of those of a Cluster's primaries. Each failover begins one.
+type histories map[*redistest.Instance]string
+
+func historiesOf(t *testing.T, nodes ...*redistest.Instance) histories {
+	t.Helper()
+	found := histories{}
+	for _, in := range nodes {
+		if info := replication(t, in); info["role"] == "master" {
+			found[in] = info["master_replid"]
+		}
+	}
+	return found
+}
+
+// followed tells whether the history of one that is a primary now began where this one ended. After
+// a second failover it began at the end of another.
+func followed(t *testing.T, history string, nodes ...*redistest.Instance) bool {
+	t.Helper()
+	return slices.ContainsFunc(nodes, func(in *redistest.Instance) bool {
+		info := replication(t, in)
+		return info["role"] == "master" && info["master_replid2"] == history
+	})
+}
+
+// replication is what a server says of its replication: nothing if it is down.
+func replication(t *testing.T, in *redistest.Instance) map[string]string {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: in.Addr(), MaxRetries: -1, DialerRetries: 1})
+	defer client.Close()
+	return client.InfoMap(t.Context(), "replication").Val()["Replication"]
+}
+
+// takenOver notes a failover that is the test's.
+func (h histories) takenOver(t *testing.T, owner, replica *redistest.Instance) {
+	t.Helper()
+	delete(h, owner)
+	h[replica] = historiesOf(t, replica)[replica]
 }
 
 // on are those of the topics that a node owns.
@@ -138,18 +181,6 @@ type failover struct {
 	planned func() bool
 }
 
-// failovers is how many the Sentinels have led.
-func failovers(t *testing.T, sentinel string) (n int) {
-	t.Helper()
-	client := redis.NewSentinelClient(&redis.Options{Addr: sentinel})
-	defer client.Close()
-	state, err := client.Master(t.Context(), redistest.PrimaryName).Result()
-	require.NoError(t, err)
-	_, err = fmt.Sscan(state["config-epoch"], &n)
-	require.NoError(t, err)
-	return n
-}
-
 // untilPlanned judges a run in which there was no failover but that of the test. Of another run all
 // may be forgotten, so that it shows little.
 func untilPlanned(t *testing.T, run func() *failover) {
@@ -172,7 +203,7 @@ func underLoad(t *testing.T, w *faulttest.World, replicas int) *failover {
 	}
 	for i := range 2 {
 		w.Start(faulttest.Worker{
-			Role: faulttest.Publisher, Name: fmt.Sprintf("publisher-%d", i), Callers: 4, PauseMS: 50, WaitReplicas: replicas,
+			Role: faulttest.Publisher, Name: fmt.Sprintf("publisher-%d", i), Callers: 4, PauseMS: faulttest.Pick(100, 50), WaitReplicas: replicas,
 			DelaysMS: []int{0, 0, 20, 700},
 			Do:       []string{faulttest.Ack, faulttest.Ack, faulttest.Ack, faulttest.Nack(1, 50*time.Millisecond)},
 		})

@@ -57,8 +57,9 @@ func comes(holds func() bool) bool {
 const PrimaryName = "primary"
 
 // StartSentinels starts three Sentinels that watch a primary and its replicas. It returns their
-// addresses when they can run a failover, which they do when the primary has not answered for half
-// a second.
+// addresses when they can run a failover, which they do when the primary has not answered for two
+// seconds. They ask a new primary for the first time after a second: if they waited no longer than
+// that, they would often take it for down at once.
 func StartSentinels(t testing.TB, primary *Instance, replicas ...*Instance) (addrs []string) {
 	t.Helper()
 	const n, quorum = 3, 2
@@ -77,7 +78,7 @@ func StartSentinels(t testing.TB, primary *Instance, replicas ...*Instance) (add
 		config := []string{
 			"sentinel myid " + sentinelID(i),
 			fmt.Sprintf("sentinel monitor %s 127.0.0.1 %s %d", PrimaryName, primary.Port(), quorum),
-			"sentinel down-after-milliseconds " + PrimaryName + " 500",
+			"sentinel down-after-milliseconds " + PrimaryName + " 2000",
 			"sentinel failover-timeout " + PrimaryName + " 5000",
 		}
 		for j, line := range known {
