@@ -155,7 +155,9 @@ func (s *Subscriber) register(ctx context.Context, topic, group string) (*queue.
 
 func (s *Subscriber) groupOptions() queue.GroupOptions {
 	options := queue.GroupOptions{MaxDeliveries: s.config.MaxDeliveries, Retention: s.config.DeadRetention,
-		MaxDead: s.config.MaxDead, Expiry: s.config.GroupExpiry, SingleActive: s.config.SingleActive, WholeLeases: s.config.WholeLeases, Window: max(s.config.TakeoverWindow, 0)}
+		MaxDead: s.config.MaxDead, Expiry: s.config.GroupExpiry, SingleActive: s.config.SingleActive, WholeLeases: s.config.WholeLeases,
+		Limit:  queue.GroupLimit{Rate: float64(s.config.Limit), Burst: s.config.Burst, AtOnce: s.config.AtOnce},
+		Window: max(s.config.TakeoverWindow, 0)}
 	if s.config.Broadcast {
 		options.Expiry, options.Window = s.config.BroadcastExpiry, 0
 	}

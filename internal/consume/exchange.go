@@ -33,7 +33,7 @@ func (s *Subscription) exchange(x *Exchange) error {
 	a := Answer{Sent: time.Now()}
 	acks := s.group.AckCalls(x.Acks)
 	drops := s.group.DropCalls(x.Drops)
-	releases := s.group.ReleaseCalls(x.ReleasesInOrder())
+	releases := s.group.ReleaseCalls(x.ReleasesInOrder(), x.limited)
 	nacks := s.group.NackCalls(x.Nacks)
 	extends := s.group.ExtendCalls(x.Extend, s.LeaseDuration)
 	if x.Worker != "" {

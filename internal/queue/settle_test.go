@@ -116,7 +116,7 @@ func TestSettlingNothingMakesNoCalls(t *testing.T) {
 		s := w.sub("a")
 		require.Empty(t, s.group.AckCalls(nil))
 		require.Empty(t, s.group.NackCalls(nil))
-		require.Empty(t, s.group.ReleaseCalls(nil))
+		require.Empty(t, s.group.ReleaseCalls(nil, false))
 		require.Empty(t, s.group.ExtendCalls(nil, 0))
 		require.NoError(t, do(ctx, w.Client))
 	}, "a")
@@ -277,7 +277,7 @@ func TestRepeatedReleaseChangesNothing(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("x", "y")
 		s := w.sub("a")
-		calls := s.group.ReleaseCalls(held(s.claim(2)))
+		calls := s.group.ReleaseCalls(held(s.claim(2)), false)
 		require.Equal(t, 2, w.count(calls...))
 		w.unchanged(func() { require.Zero(t, w.count(calls...)) })
 	}, "a")

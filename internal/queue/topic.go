@@ -42,6 +42,7 @@ type Groups struct {
 	Window  string   // the takeover window, which scripts treat as a group; "": none
 	Stream  bool     // the topic has a stream, and one group for it
 	Single  bool     // the topic has or had groups with SingleActive
+	Bounded bool     // the topic has or had groups with a limit
 }
 
 // All returns the names of all that messages are kept for: the groups, and then the window.
@@ -63,6 +64,8 @@ type GroupOptions struct {
 	Expiry        time.Duration // the group is removed after this time without use; 0: never
 	SingleActive  bool          // one subscription claims, others stand by
 	WholeLeases   bool          // what a dead process had waits until its leases end
+	Limit         GroupLimit    // that the last subscriber asked for
+	Set           *GroupLimit   // that an operator has set, which applies instead; nil: none
 
 	// Window is for how long groups that come after the topic's first one get what that one got.
 	// The first group opens a window that long; a later one takes it over. 0: the group does
@@ -82,7 +85,10 @@ func (o GroupOptions) encode() string {
 	if o.WholeLeases {
 		text += " whole"
 	}
-	return text
+	if o.Limit != (GroupLimit{}) {
+		text += " limit:" + o.Limit.encode()
+	}
+	return text // what an operator has set stays
 }
 
 // ParseGroupOptions reads what is stored of the options. The snippet group_options reads the same.
@@ -98,6 +104,15 @@ func ParseGroupOptions(text string) GroupOptions {
 	}
 	o := GroupOptions{MaxDeliveries: int(limit(part[0])), Retention: -1, MaxDead: int(max(limit(part[2]), 0)),
 		SingleActive: slices.Contains(part[3:], "single"), WholeLeases: slices.Contains(part[3:], "whole")}
+	for _, word := range part[3:] {
+		switch name, value, _ := strings.Cut(word, ":"); name {
+		case "limit":
+			o.Limit = parseLimit(value)
+		case "set":
+			set := parseLimit(value)
+			o.Set = &set
+		}
+	}
 	if ms := limit(part[1]); ms >= 0 {
 		o.Retention = time.Duration(min(ms, math.MaxInt64/1_000_000)) * time.Millisecond
 	}
@@ -270,7 +285,7 @@ func at(parts []any, i int) any {
 // registerCall returns a call that registers a group, or copies a part of the window for it.
 func (t *Topic) registerCall(group string, options GroupOptions, window string) *Call {
 	return t.NewCall(&registerScript, Target{Group: group, Window: window},
-		"layout", Layout, "mark", SingleLayout, "fresh", Token(), "group", group, "options", options.encode(), "expiry", expiry(options.Expiry),
+		"layout", Layout, "fresh", Token(), "group", group, "options", options.encode(), "expiry", expiry(options.Expiry),
 		"length", max(options.Window, 0), "given", window)
 }
 
@@ -303,10 +318,12 @@ func readGroups(call *Call) (*Groups, error) {
 // groupsOf reads a set of groups from a reply.
 func groupsOf(reply Reply) (*Groups, error) {
 	layout, each := reply.Text("layout"), reply.Each()
-	if layout != Layout && layout != StreamLayout && layout != SingleLayout {
+	single, bounded, known := readLayout(layout)
+	if !known {
 		return nil, fmt.Errorf("%w: it is %q, this program writes %q", ErrLayout, layout, Layout)
 	}
-	groups := &Groups{Version: reply.Text("version"), Names: make([]string, 0, len(each)), Stream: layout == StreamLayout, Single: layout == SingleLayout}
+	groups := &Groups{Version: reply.Text("version"), Names: make([]string, 0, len(each)), Stream: layout == StreamLayout,
+		Single: single, Bounded: bounded}
 	for _, group := range each {
 		if name := group.Text("name"); IsWindow(name) {
 			groups.Window = name

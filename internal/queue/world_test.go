@@ -388,7 +388,7 @@ func (s *sub) ack(messages ...*queue.Leased) int {
 
 func (s *sub) release(messages ...*queue.Leased) int {
 	s.w.t.Helper()
-	return s.w.count(s.group.ReleaseCalls(messages)...)
+	return s.w.count(s.group.ReleaseCalls(messages, false)...)
 }
 
 func (s *sub) nack(failures ...queue.Failure) int {

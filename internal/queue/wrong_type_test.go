@@ -116,7 +116,7 @@ var transitions = map[string]func(w *world) (call func() error){
 	},
 	"release, with SingleActive": func(w *world) func() error {
 		s, claimed := w.inHandOfTurns()
-		return run(w, s.group.ReleaseCalls(claimed)...)
+		return run(w, s.group.ReleaseCalls(claimed, false)...)
 	},
 	"succeed": func(w *world) func() error {
 		w.takeTurnsIn("c")
@@ -147,7 +147,7 @@ var transitions = map[string]func(w *world) (call func() error){
 		lost := held(s.claim(1))
 		w.expireAll()
 		_, claimed := w.inHand()
-		return run(w, s.group.ReleaseCalls(append(claimed, lost...))...)
+		return run(w, s.group.ReleaseCalls(append(claimed, lost...), false)...)
 	},
 	"extend": func(w *world) func() error {
 		s, claimed := w.inHand()

@@ -102,7 +102,7 @@ func (i *inspection) base() string {
 
 func (i *inspection) meta() {
 	meta := i.get("meta", "").fields
-	if i.exists() && meta["layout"] != queue.Layout && meta["layout"] != queue.SingleLayout && !i.streaming() {
+	if i.exists() && !queue.KnowsLayout(meta["layout"]) {
 		i.report("meta: layout is %q, not %q", meta["layout"], queue.Layout)
 	}
 	if i.exists() && meta["groups"] == "" {
