@@ -19,6 +19,7 @@ end
 -- An idle owner renews its address. Without a valid one it has to claim, as if it had been woken.
 local silent = single and rests == standby and a.owner ~= '-' and a.ends == 0 and leased == 0
   and redis.call('ZCOUNT', waiters, '(' .. at, '+inf') == 0
+  and not (bucket and redis.call('ZCOUNT', limited, '(' .. at, '+inf') > 0)
 if silent then
   a.ends = now + a.lease
 end
