@@ -79,7 +79,7 @@ func TestNextTokenIsAnEventAndWakesInTurn(t *testing.T) {
 		require.LessOrEqual(t, turn.Wait, 501*time.Millisecond)
 		require.Empty(t, box.received())
 		for _, name := range []string{"first", "second", "third"} {
-			w.pass(500 * time.Millisecond)
+			w.pass(501 * time.Millisecond)
 			turn = w.promote("scheduler|1")
 			require.Equal(t, []string{name}, box.received(), "as many as there are tokens, first come first")
 			require.LessOrEqual(t, turn.Wait, 501*time.Millisecond)
