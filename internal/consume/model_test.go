@@ -447,6 +447,9 @@ func (h *model) runStray() {
 		}
 	}
 	for id, m := range h.redis.messages {
+		if _, known := h.held[id+" "+m.token]; known { // it was given back to the same lease, in the same instant
+			continue
+		}
 		if m.token != "" && m.token != before[id] { // it is leased to nobody
 			h.lost[id+" "+m.token] = true
 			m.returned = true
