@@ -164,7 +164,8 @@ end
 if single then
   redis.call('ZCARD', standby)
 end
-local bucket = settings.limit and read_bucket(group, settings.limit)
+local tokens_of = settings.limit and buckets()
+local bucket = tokens_of and tokens_of.read(group, settings.limit)
 if bucket then
   redis.call('ZCARD', limited)
 end

@@ -198,7 +198,7 @@ redis.call('HLEN', refs)
 if single then
   redis.call('HLEN', active)
 end
-local bounds = bounded and redis.call('HLEN', limits) > 0
+local bounds = bounded and redis.call('HLEN', limits) > 0 and buckets()
 for g = 1, bounds and group_count or 0 do
   --@each group g limited
   redis.call('ZCARD', limited)
@@ -241,20 +241,20 @@ first_free = free_names(first_free)
 -- group without a limit need not wait any more. Returns when the next turn is, in ms, nil for none.
 local function take_turns(g, name, limited, leased)
   local o = read_options(options[g])
-  local b = read_bucket(name, o and o.limit or {})
+  local b = bounds.read(name, o and o.limit or {})
   if b.event == 0 or b.event > now then
     return b.event > now and b.event or nil
   end
   local waiting = redis.call('ZCARD', limited)
-  local free = free_of(b, leased)
+  local free = bounds.free(b, leased)
   local told, gone = wake(limited, math.min(free, waiting))
   b.woken, b.event = told, 0
-  local more = waiting > gone and token_at(b, told + 1)
+  local more = waiting > gone and bounds.token_at(b, told + 1)
   if more and more > now then
     b.event = more
   end
   if o and o.limit then
-    write_bucket(name, b)
+    bounds.write(name, b)
   else
     redis.call('HDEL', limits, name)
   end

@@ -94,13 +94,13 @@ if bucket then
   elseif rest > 0 and others > 0 and bucket.woken == 0 then
     bucket.woken = wake(limited, math.min(rest, others, 16))
   elseif rest <= 0 and others > 0 then
-    local event = token_at(bucket, 1)
+    local event = tokens_of.token_at(bucket, 1)
     if event and event > now and (bucket.event <= now or event < bucket.event) then
       bucket.event = event
       schedule(event)
     end
   end
-  write_bucket(group, bucket)
+  tokens_of.write(group, bucket)
 end
 if left > 0 then
   if blocked > 0 and slots > 0 then

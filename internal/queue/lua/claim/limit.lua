@@ -6,7 +6,7 @@
 local free, wanted
 if bucket then
   redis.call('ZREMRANGEBYSCORE', limited, '-inf', now)
-  free, wanted = free_of(bucket, leased), math.min(limit, slots)
+  free, wanted = tokens_of.free(bucket, leased), math.min(limit, slots)
   local share
   if turn then
     share = math.ceil(free / math.max(bucket.woken, 1))

@@ -1,51 +1,58 @@
 -- bucket: counts how many messages a group with a limit may lease.
 --
 -- Uses     t, limits
--- Defines  read_bucket(group, limit), write_bucket(group, b), free_of(b, leased), token_at(b, n)
+-- Defines  buckets()
 --
 -- The bucket holds burst tokens at most. A message takes one, and one comes back each interval. The
--- state of a group in limits is "full event woken since last cost", see read_bucket.
+-- state of a group in limits is "full event woken since last cost".
 
-local micros = t[1] * 1000000 + t[2]
+-- Returns the functions for buckets. They are made here, so that a group without a limit does not
+-- pay for them.
+local function buckets()
+  local micros = t[1] * 1000000 + t[2]
+  local made = {}
 
--- Returns the state of a group as a table:
---   full   microseconds at which all tokens are back, if no more are taken
---   event  ms at which the scheduler wakes those who wait for a token; 0: it does not
---   woken  how many it woke that have not claimed since
---   since  ms since when messages wait for the limit; 0: they do not
---   last   "subscription:number" of the last claim that took tokens
---   cost   microseconds that each of those took
--- No clock that was set stalls a group: full is never later than it is for an empty bucket.
-local function read_bucket(group, limit)
-  local full, event, woken, since, last, cost =
-    string.match(redis.call('HGET', limits, group) or '', '^(%S+) (%d+) (%d+) (%d+) (%S+) (%S+)$')
-  local b = {full = tonumber(full or 0) or 0, event = tonumber(event or 0), woken = tonumber(woken or 0),
-    since = tonumber(since or 0), last = last or '-', cost = tonumber(cost or 0) or 0, limit = limit}
-  if limit.interval then
-    b.full = math.max(math.min(b.full, micros + limit.burst * limit.interval), micros)
+  -- Returns the state of a group as a table:
+  --   full   microseconds at which all tokens are back, if no more are taken
+  --   event  ms at which the scheduler wakes those who wait for a token; 0: it does not
+  --   woken  how many it woke that have not claimed since
+  --   since  ms since when messages wait for the limit; 0: they do not
+  --   last   "subscription:number" of the last claim that took tokens
+  --   cost   microseconds that each of those took
+  -- No clock that was set stalls a group: full is never later than it is for an empty bucket.
+  function made.read(group, limit)
+    local full, event, woken, since, last, cost =
+      string.match(redis.call('HGET', limits, group) or '', '^(%S+) (%d+) (%d+) (%d+) (%S+) (%S+)$')
+    local b = {full = tonumber(full or 0) or 0, event = tonumber(event or 0), woken = tonumber(woken or 0),
+      since = tonumber(since or 0), last = last or '-', cost = tonumber(cost or 0) or 0, limit = limit}
+    if limit.interval then
+      b.full = math.max(math.min(b.full, micros + limit.burst * limit.interval), micros)
+    end
+    return b
   end
-  return b
-end
 
-local function write_bucket(group, b)
-  redis.call('HSET', limits, group,
-    string.format('%.2f %d %d %d %s %.2f', b.full, b.event, b.woken, b.since, b.last, b.cost))
-end
-
--- Returns how many messages the group may lease now, if so many are leased.
-local function free_of(b, leased)
-  local free = math.huge
-  if b.limit.interval then
-    free = math.floor((micros + b.limit.burst * b.limit.interval - b.full) / b.limit.interval)
+  function made.write(group, b)
+    redis.call('HSET', limits, group,
+      string.format('%.2f %d %d %d %s %.2f', b.full, b.event, b.woken, b.since, b.last, b.cost))
   end
-  if b.limit.at_once then
-    free = math.min(free, b.limit.at_once - leased)
-  end
-  return math.max(free, 0)
-end
 
--- Returns the ms at which there are n tokens, nil without a rate.
-local function token_at(b, n)
-  local l = b.limit
-  return l.interval and math.ceil((b.full + (n - l.burst) * l.interval) / 1000)
+  -- Returns how many messages the group may lease now, if so many are leased.
+  function made.free(b, leased)
+    local free = math.huge
+    if b.limit.interval then
+      free = math.floor((micros + b.limit.burst * b.limit.interval - b.full) / b.limit.interval)
+    end
+    if b.limit.at_once then
+      free = math.min(free, b.limit.at_once - leased)
+    end
+    return math.max(free, 0)
+  end
+
+  -- Returns the ms at which there are n tokens, nil without a rate.
+  function made.token_at(b, n)
+    local l = b.limit
+    return l.interval and math.ceil((b.full + (n - l.burst) * l.interval) / 1000)
+  end
+
+  return made
 end
