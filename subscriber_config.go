@@ -90,11 +90,11 @@ type SubscriberConfig struct {
 	// nacked. Default 1: with one subscriber in the group, messages then come in order.
 	MaxInFlight int
 
-	// Limit is how many messages of the group may begin in a second, over all its processes, by the
-	// clock of Redis. In any span of time no more begin than Burst, and what Limit brings in that
-	// span: also after crashes, and when a thousand fall due in one millisecond. A retry counts as
-	// any delivery. Later messages wait in Redis, in order. Use Every for a rate below one a second.
-	// Default 0: no limit; else from one a day to 100,000.
+	// Limit is how many messages of the group may begin in a second, over all its processes, by
+	// the clock of Redis. In any span of time no more begin than Burst and what Limit brings in
+	// that span. That holds after crashes too, and when a thousand fall due in one millisecond. A
+	// retry counts as any delivery. Later messages wait in Redis, in order. Use Every for a rate
+	// below one a second. Default 0: no limit; else from one a day to 100,000.
 	//
 	// Limit, Burst and AtOnce are settings of the group: the last subscriber's count, until an
 	// operator sets others (admin.Admin.SetLimit). Versions that do not know them refuse the topic,
@@ -107,8 +107,8 @@ type SubscriberConfig struct {
 	Burst int
 
 	// AtOnce is how many messages the group has in hand at most, over all its processes. A message
-	// whose process died is in hand until it comes back. A handler that lost its lease may still run
-	// beside. Default 0: no limit.
+	// whose process died is in hand until it comes back. A handler that lost its lease may still
+	// run beside. Default 0: no limit.
 	AtOnce int
 
 	// LeaseDuration is how long a subscriber holds a message before another may get it. The lease

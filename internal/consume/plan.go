@@ -239,8 +239,8 @@ func (m *Machine) frees() bool {
 }
 
 // planLeave claims nothing, so that Redis wakes other subscriptions from now on. It does so once,
-// again at each poll while handlers run in a group with an expiry, with settlements for which others
-// of the group wait, and at last if there are counts to be told.
+// again at each poll while handlers run in a group with an expiry, with settlements that others of
+// the group wait for, and at last if there are counts to be told.
 func (m *Machine) planLeave(now time.Time, poll time.Duration) *queue.Claim {
 	shows := m.keepsGroup() && !now.Before(m.dates.poll)
 	if m.phase == Left && !shows && !m.frees() && !m.tellsLast() {

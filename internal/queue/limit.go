@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// GroupLimit is how many messages a group leases at most, over all its processes. The zero value is no
-// limit.
+// GroupLimit is how many messages a group leases at most, over all its processes. The zero value is
+// no limit.
 type GroupLimit struct {
 	Rate   float64 // messages a second; 0: any number
 	Burst  int     // messages at once after a pause; at least 1 with a rate

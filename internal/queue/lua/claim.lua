@@ -61,9 +61,9 @@
 -- nothing for this reason rests if it has slots. A suspect that has to be the only one is noted as
 -- "alone", so that its next expiry counts as a delivery.
 -- A group with a limit leases no more than that allows now, and no more than the subscription could
--- hand out at once. Who gets less for this reason waits in limited, and is woken in turn: by the
--- scheduler when there is a token, and by a claim that leaves some. Those that were woken together
--- share the tokens. A claim that nobody woke leaves one for each that waits.
+-- hand out at once. A subscription that gets less for this reason waits in limited. It is woken in
+-- turn: by the scheduler when there is a token, and by a claim that leaves some. Those that were
+-- woken together share the tokens. A claim that nobody woke leaves one for each that waits.
 -- The call puts off the removal of a group with an expiry. It does not bring it forward, and gives
 -- no expiry to a group without one: only register does. A claim without an expiry is noted as
 -- "lasting" in stats, because a subscription that finds its group there does not register it.

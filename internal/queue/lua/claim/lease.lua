@@ -63,7 +63,7 @@ if rested and consumed > 0 then
     end
   end
 end
--- Who gets less because of the limit waits for its turn.
+-- A subscription that gets less because of the limit waits for its turn.
 local short = bucket and not leaves and left > 0 and blocked == 0 and limit < wanted and n == limit
 if bucket then
   if short then
