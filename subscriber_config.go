@@ -102,8 +102,8 @@ type SubscriberConfig struct {
 	Limit Limit
 
 	// Burst is how many messages may begin at once after a pause. Default what Limit brings in
-	// 100ms, at least 1. From 20ms of Limit on, and at least 2, a full group uses Limit to the full.
-	// Only with Limit.
+	// 100ms, at least 1. With what Limit brings in 20ms, and at least 2, a group with a backlog
+	// uses all of Limit. Only with Limit.
 	Burst int
 
 	// AtOnce is how many messages the group has in hand at most, over all its processes. A message

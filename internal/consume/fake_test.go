@@ -47,6 +47,7 @@ type fakeMessage struct {
 
 type fakeClaim struct {
 	number uint64
+	since  time.Time
 	ids    []string
 }
 
@@ -257,7 +258,7 @@ func (f *fakeRedis) claim(c *queue.Claim, now time.Time) Claimed {
 	if last, ok := f.claims[c.Subscription]; ok && last.number >= c.Number {
 		answer.More = len(f.ready) > 0
 		for _, id := range last.ids {
-			if m := f.messages[id]; m != nil && m.token == f.token(c, m) {
+			if m := f.messages[id]; m != nil && m.token == f.token(c, m, last.since) {
 				answer.Messages = append(answer.Messages, m.message())
 			}
 		}
@@ -279,13 +280,13 @@ func (f *fakeRedis) claim(c *queue.Claim, now time.Time) Claimed {
 			break
 		}
 		f.ready = f.ready[1:]
-		m.token, m.deadline, m.alone = f.token(c, m), now.Add(c.Lease), company == 1
+		m.token, m.deadline, m.alone = f.token(c, m, now), now.Add(c.Lease), company == 1
 		ids = append(ids, m.id)
 		answer.Messages = append(answer.Messages, m.message())
 	}
 	delete(f.claims, c.Subscription)
 	if len(ids) > 0 {
-		f.claims[c.Subscription] = fakeClaim{c.Number, ids}
+		f.claims[c.Subscription] = fakeClaim{c.Number, now, ids}
 	}
 	isMain := c.Address != ""
 	if isMain && c.Limit == 0 {
@@ -308,8 +309,8 @@ func (f *fakeRedis) claim(c *queue.Claim, now time.Time) Claimed {
 	return answer
 }
 
-func (f *fakeRedis) token(c *queue.Claim, m *fakeMessage) string {
-	return fmt.Sprintf("%s:%d:0:%d", c.Subscription, c.Number, m.place)
+func (f *fakeRedis) token(c *queue.Claim, m *fakeMessage, since time.Time) string {
+	return fmt.Sprintf("%s:%d:%d:%d", c.Subscription, c.Number, since.UnixMilli(), m.place)
 }
 
 func (m *fakeMessage) message() Message {

@@ -68,3 +68,22 @@ func TestASettlementGoesAloneInAnotherGroup(t *testing.T) {
 	d.pass(time.Second)
 	require.Empty(t, d.says().Claims)
 }
+
+func TestARepeatOfAClaimIsFollowedByOneThatWakesOthers(t *testing.T) {
+	d := limitedTo(t, 3, 5)
+	d.answer(d.says())
+	in := d.hand(3)
+	d.ack(in[0])
+	d.fails = unanswered
+	x, first := d.claims()
+	d.answer(x)
+	d.fails = nil
+	d.ack(in[1])
+	x, c := d.claims()
+	require.Equal(t, first.Number, c.Number)
+	require.Len(t, x.Acks, 2)
+	d.answer(x)
+	x, c = d.claims()
+	require.Equal(t, first.Number+1, c.Number)
+	require.Empty(t, x.Acks)
+}

@@ -89,6 +89,9 @@ func (m *Machine) Plan(now time.Time, poll time.Duration, contact Contact) (x *E
 		}
 	}
 	if m.main.state == LaneUnanswered {
+		if m.frees() { // the repeat wakes nobody
+			m.supply = Unknown
+		}
 		x.Settlements = m.untold.takeAcks()
 	} else {
 		m.planRelease(now)
@@ -247,7 +250,9 @@ func (m *Machine) planLeave(now time.Time, poll time.Duration) *queue.Claim {
 		return nil
 	}
 	m.dates.poll = now.Add(poll)
-	return m.claim(now, &m.main, queue.Claim{})
+	turn := m.supply == Unknown
+	m.supply = Empty
+	return m.claim(now, &m.main, queue.Claim{Turn: turn})
 }
 
 // tellsLast reports whether a subscription that closes has settled everything, and counts are left.

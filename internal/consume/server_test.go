@@ -155,8 +155,9 @@ func (f *server) answerClaim(args []any, text []string) any {
 		return []any{"unregistered"}
 	}
 	flag := map[bool]int64{true: 1}
-	entries, bodies, expiries := "", []any{}, []any{}
+	entries, bodies, expiries, since := "", []any{}, []any{}, "0"
 	for _, m := range a.Messages {
+		since = strings.Split(m.Token, ":")[2]
 		if entries != "" {
 			entries += " "
 		}
@@ -165,7 +166,7 @@ func (f *server) answerClaim(args []any, text []string) any {
 		expiries = append(expiries, int64(m.Expiries))
 	}
 	now := strconv.FormatInt(a.Now.UnixMilli(), 10)
-	return []any{"", flag[a.More], int64(a.Blocked), flag[a.Waits], int64(0), entries, bodies, []any{}, now, expiries, "0", "0", int64(a.Limits)}
+	return []any{"", flag[a.More], int64(a.Blocked), flag[a.Waits], int64(0), entries, bodies, []any{}, now, expiries, since, "0", int64(a.Limits)}
 }
 
 // shell is a subscription in a bubble that runs, and its server.

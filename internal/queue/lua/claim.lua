@@ -101,7 +101,8 @@ if expiry then
 end
 local long = string.rep('-', 65)
 
---@use now post grace schedule wake id_length latest take_back heard attend active group_options bucket
+--@use now post grace schedule wake id_length latest take_back heard attend active group_options
+--@use bucket
 
 local settings = read_options(redis.call('HGET', groups, group))
 if not settings or settings.single ~= single then
