@@ -56,6 +56,8 @@ var kinds = map[string]struct {
 	"workers":    {typ: "hash", of: "group"},
 	"active":     {typ: "hash"},
 	"standby":    {typ: "zset", of: "group"},
+	"limits":     {typ: "hash"},
+	"limited":    {typ: "zset", of: "group"},
 }
 
 // value is the value of one key.

@@ -16,7 +16,8 @@ import (
 
 // The forms of stored values.
 var (
-	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+) (-1|[1-9]\d*)( single)?( whole)?$`)
+	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+) (-1|[1-9]\d*)( single)?( whole)?( limit:[\d.]+:\d+:\d+)?( set:[\d.]+:\d+:\d+)?$`)
+	limitForm    = regexp.MustCompile(`^[\d.]+ \d+ \d+ \d+ \S+ [\d.]+$`)
 	activeForm   = regexp.MustCompile(`^([0-9A-Za-z]+|-) \d+ \d+ \d+$`)
 	optionsForm  = regexp.MustCompile(`^(max_deliveries:(-1|[1-9]\d*))?( ?delay_id:[^ :]+( window:\d+)?( mode:(keep|reject))?)?( ?(expires_at:\d+ ?)?(max_lateness:\d+ )?on_expiry:(drop|dead))?$`)
 	tokenForm    = regexp.MustCompile(`^[^: ]+:\d+:\d+:\d+$`)
@@ -143,6 +144,11 @@ func (i *inspection) meta() {
 			i.report("group %q: its active subscription neither waits nor has to claim: %q", name, active)
 		}
 	}
+	for name, state := range i.get("limits", "").fields {
+		if !limitForm.MatchString(state) || i.get("groups", "").fields[name] == "" {
+			i.report("group %q: the state of its limit is %q", name, state)
+		}
+	}
 	for name, options := range i.get("groups", "").fields {
 		if !groupForm.MatchString(options) {
 			i.report("group %q: its options are %q", name, options)
@@ -161,7 +167,7 @@ func (i *inspection) stream(meta map[string]string) {
 		i.report("it has a stream, and the groups %q", registered)
 	}
 	for _, v := range i.values {
-		if slices.Contains([]string{"refs", "idle", "claim", "ready", "unack", "leases", "waiters", "resting", "standby"}, v.kind) {
+		if slices.Contains([]string{"refs", "idle", "claim", "ready", "unack", "leases", "waiters", "resting", "standby", "limited"}, v.kind) {
 			i.report("it has a stream, and %s: %s", v.key, v.summary())
 		}
 	}
@@ -240,7 +246,7 @@ func (i *inspection) group(name string) {
 			i.report("group %q: message %s: its entry in suspects is %q", name, id, entry)
 		}
 	}
-	for _, kind := range []string{"waiters", "resting", "standby"} {
+	for _, kind := range []string{"waiters", "resting", "standby", "limited"} {
 		for address, deadline := range i.get(kind, name).scores {
 			if !addressForm.MatchString(address) {
 				i.report("group %q: waiter %q is not an address", name, address)
