@@ -41,6 +41,16 @@ func (l Limit) String() string {
 	return strings.Join(parts, ", ")
 }
 
+// ParseRate reads a Limit.Rate as people say it: a number of messages in a time, such as "50/s",
+// "10/m", "1/h", "1/d" or "100/5s". The error says what is wrong, and wraps ErrInvalidArgument.
+func ParseRate(text string) (redisdelay.Limit, error) {
+	perSecond, err := texts.ParseRate(text)
+	if err != nil {
+		return 0, fmt.Errorf("%w: the rate %w", ErrInvalidArgument, err)
+	}
+	return redisdelay.Limit(perSecond), nil
+}
+
 // check returns all that is wrong with the limit.
 func (l Limit) check() error {
 	var faults []error

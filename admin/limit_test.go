@@ -75,6 +75,16 @@ func TestWrongLimitsAreRefusedByName(t *testing.T) {
 	})
 }
 
+func TestRatesAreReadAsPeopleSayThem(t *testing.T) {
+	t.Parallel()
+	rate, err := admin.ParseRate("10/m")
+	require.NoError(t, err)
+	require.Equal(t, "10/m, burst 1", admin.Limit{Rate: rate, Burst: 1}.String())
+	_, err = admin.ParseRate("10")
+	require.ErrorIs(t, err, admin.ErrInvalidArgument)
+	require.ErrorContains(t, err, `the rate is "10", which has no time; want`)
+}
+
 func TestATopicWithAStreamTakesNoLimit(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		p := s.publisher(t, func(c *redisdelay.PublisherConfig) { c.Stream = &redisdelay.StreamConfig{} })

@@ -572,7 +572,8 @@ func (g *guest) pageActs() map[string]func() error {
 		},
 		"search by metadata": get("messages?t=orders&key=kind&value=x"),
 		"pause":              post("pause", "t", "orders"), "resume": post("resume", "t", "orders"),
-		"deliver now": post("message/now", "t", "orders", "id", g.named("now")), "reschedule": post("message/later", "t", "orders", "id", g.named("named"), "in", "2h"),
+		"limit a group": post("limit/set", "t", "orders", "g", "billing", "rate", "5/s"),
+		"deliver now":   post("message/now", "t", "orders", "id", g.named("now")), "reschedule": post("message/later", "t", "orders", "id", g.named("named"), "in", "2h"),
 		"cancel": post("message/cancel", "t", "orders", "id", g.named("gone")), "kill": post("message/kill", "t", "orders", "g", "billing", "id", g.named("killed")),
 		"requeue": post("message/requeue", "t", "orders", "g", "billing", "id", g.ids["0"]), "delete": post("message/delete", "t", "orders", "g", "billing", "id", g.ids["1"]),
 		"requeue many": many("requeue", "orders", "1", "g", "billing"), "purge many": many("purge", "orders", "1", "g", "billing"),
@@ -610,7 +611,7 @@ func (g *guest) named(name string) string {
 
 var pageRows = []string{
 	"`topics`, `topic`, `messages`, `message`, `reasons`, `schedules`, `audit log`", "`payload`, `search by metadata`", "`check`",
-	"`pause`, `resume`, `deliver now`, `reschedule`, `cancel`, `kill`, `requeue`, `delete`",
+	"`pause`, `resume`, `limit a group`, `deliver now`, `reschedule`, `cancel`, `kill`, `requeue`, `delete`",
 	"`requeue many`, `move many`, `purge many`, `remove a group`, `remove a topic`, `repair`, `stop an operation`",
 	"`pause a schedule`, `resume a schedule`, `run a schedule`, `remove a schedule`",
 }
