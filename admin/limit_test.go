@@ -172,6 +172,23 @@ func TestWhatWaitsForALimitIsToldApart(t *testing.T) {
 	})
 }
 
+// A subscription that waits for a token has nothing in hand, and is one all the same.
+func TestWhoWaitsForATokenIsSubscribed(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		in := s.subscribe(t, "a", asking(redisdelay.Every(time.Hour), 1, 0))
+		require.NoError(t, s.publisher(t).Publish(topic, messagesOf(2)...))
+		receive(t, in).Ack()
+		eventually(t, func() bool {
+			g := s.group(t, "a")
+			return g.InHand == 0 && !g.LimitedSince.IsZero()
+		}, "it waits")
+		require.True(t, s.group(t, "a").Subscribed)
+		idle, err := s.admin.GroupsWithoutSubscribers(ctx, topic, 0)
+		require.NoError(t, err)
+		require.Empty(t, idle)
+	})
+}
+
 func TestTheDoctorSaysThatALimitAtOnceDependsOnTheHandlers(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		holdBack(t, s, 3, asking(0, 0, 1))
