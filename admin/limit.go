@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -185,10 +186,57 @@ func (a *Admin) sharing(ctx context.Context, topic string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if n := max(set.Count, set.Before, set.Next); n > 0 {
-		return n, nil
+	return sharers(set, parts), nil
+}
+
+// sharers returns how many partitions share a limit, by their numbers and those that exist.
+func sharers(p queue.Partitioning, parts []string) int {
+	return cmp.Or(max(p.Count, p.Before, p.Next), len(parts))
+}
+
+// share shares the limits that SetLimit has set among another number of partitions. All shares are
+// made before any is written.
+func (c *change) share(ctx context.Context, from, to int) error {
+	if len(c.parts) == 0 {
+		return nil
 	}
-	return len(parts), nil
+	stats, err := c.admin.partStats(ctx, c.topic)
+	if err != nil {
+		return err
+	}
+	shares := map[string]queue.GroupLimit{} // of each group, that of one partition
+	for _, s := range stats {
+		if s.Err != nil {
+			return aboutTopic(s.Topic, s.Err)
+		}
+		for _, g := range s.Groups {
+			if _, known := shares[g.Group]; g.Limit.Set && !known {
+				shares[g.Group] = queue.GroupLimit{Rate: float64(g.Limit.Rate), Burst: g.Limit.Burst, AtOnce: g.Limit.AtOnce}
+			}
+		}
+	}
+	for group, share := range shares {
+		whole := queue.GroupLimit{Rate: share.Rate * float64(from), Burst: share.Burst * from, AtOnce: share.AtOnce * from}
+		if shares[group], err = whole.Share(to); err != nil {
+			return fmt.Errorf("%w: the limit of group %q: %w", ErrInvalidArgument, group, err)
+		}
+	}
+	for _, s := range stats {
+		for _, g := range s.Groups {
+			share, set := shares[g.Group]
+			if !set {
+				continue
+			}
+			t, err := c.admin.topic(ctx, s.Topic, rights.Limiting)
+			if err == nil {
+				_, _, err = t.SetLimit(ctx, g.Group, &share)
+			}
+			if err != nil && !errors.Is(err, ErrNotFound) {
+				return aboutTopic(s.Topic, err)
+			}
+		}
+	}
+	return nil
 }
 
 // limitOf returns the limit of a group by its settings.

@@ -11,6 +11,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/testkit"
+	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
 func asking(limit redisdelay.Limit, burst, atOnce int) func(*redisdelay.SubscriberConfig) {
@@ -134,6 +136,51 @@ func TestPartitionsShareALimit(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 10, did.Before.Burst+1)
 		require.Zero(t, did.After)
+	})
+}
+
+// While a topic grows, its partitions never have more together than the limit. A new one has its
+// share before the first message.
+func TestAGrowingTopicSharesItsLimitsAnew(t *testing.T) {
+	eachPartition(t, func(t *testing.T, p *partitioned) {
+		shares := func() (all []admin.Limit) {
+			for _, s := range p.stats(t).Partitions {
+				for _, g := range s.Groups {
+					if g.Group == "billing" {
+						all = append(all, g.Limit.Limit)
+					}
+				}
+			}
+			return all
+		}
+		few := admin.Limit{AtOnce: 1}
+		require.NoError(t, only(p.admin.SetLimit(ctx, topic, "billing", admin.Limit{AtOnce: 3})))
+		_, err := p.admin.SetPartitions(ctx, topic, 5)
+		require.ErrorIs(t, err, admin.ErrInvalidArgument)
+		require.ErrorContains(t, err, `the limit of group "billing": 3 messages at once are less than one for each of 5 partitions`)
+		p.set(t, 0, 3, 0, 0)
+		require.Equal(t, []admin.Limit{few, few, few}, shares())
+
+		require.NoError(t, only(p.admin.SetLimit(ctx, topic, "billing", admin.Limit{Rate: 30, Burst: 15, AtOnce: 21})))
+		share := admin.Limit{Rate: 6, Burst: 3, AtOnce: 4}
+		p.set(t, 5, 3, 0, 5)
+		require.Equal(t, []admin.Limit{share, share, share}, shares(), "lower before the growth")
+		more, err := partition.Topics(topic, 5)
+		require.NoError(t, err)
+		for _, group := range []string{"audit", "billing"} {
+			for _, plain := range more[3:] {
+				testkit.SubscribeTo(t, p.subscriber(t, group), plain)
+			}
+		}
+		eventually(t, func() bool {
+			got, err := p.admin.SetPartitions(ctx, topic, 0)
+			require.NoError(t, err)
+			return len(got.Left) == 0
+		}, "the subscriptions are not seen")
+		require.Equal(t, []admin.Limit{share, share, share, {}, {}}, shares())
+		p.set(t, 5, 5, 3, 0)
+		require.Equal(t, []admin.Limit{share, share, share, share, share}, shares())
+		require.Zero(t, p.group(t, "audit").Limit)
 	})
 }
 
