@@ -14,10 +14,10 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// The forms of stored values.
 // limitText is the form of a limit.
 const limitText = `\d+(\.\d+)?:\d+:\d+`
 
+// The forms of stored values.
 var (
 	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+) (-1|[1-9]\d*)( single)?( whole)?( limit:` + limitText + `)?( set:` + limitText + `)?$`)
 	bucketForm   = regexp.MustCompile(`^\d+\.\d\d \d+ \d+ \d+ ([^ :]+:\d+|-) \d+\.\d\d$`)
@@ -148,7 +148,7 @@ func (i *inspection) meta() {
 		}
 	}
 	for name, bucket := range i.get("limits", "").fields {
-		if !bucketForm.MatchString(bucket) {
+		if !bucketForm.MatchString(bucket) || i.get("groups", "").fields[name] == "" {
 			i.report("group %q: the state of its limit is %q", name, bucket)
 		}
 	}
