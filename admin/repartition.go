@@ -55,6 +55,9 @@ const settleFor = 10 * time.Second
 //   - When no message is left in a partition that its key has left, a call clears Before. A growth
 //     reads all messages of the old partitions for that. A shrink needs the last ones to be empty.
 //
+// A limit that an operator has set for a group is shared anew. What a division by the number left
+// over is lost: set the limit again. One that is too low for so many partitions is refused.
+//
 // Programs whose number is set in their configuration do not follow: restart them as Left says. One
 // operator may change a topic at a time. The key of a message is what docs/scale.md says, without
 // PublisherConfig.KeyFunc. Errors wrap ErrNotFound if n is 0 and the topic has no partitions, or
@@ -104,7 +107,7 @@ func (a *Admin) setPartitions(ctx context.Context, topic string, n int) (Partiti
 	}
 	if n > 0 && next != was {
 		next.Since = now
-		if err := queue.SetPartitioning(ctx, a.client, a.config.KeyPrefix, topic, next); err != nil {
+		if err := c.write(ctx, set.Most(), next); err != nil {
 			return Partitioning{}, err
 		}
 	}
@@ -159,6 +162,22 @@ func (c *change) step(ctx context.Context, p queue.Partitioning, n int) (queue.P
 		return queue.Partitioning{Count: p.Next, Before: p.Count}, nil
 	}
 	return queue.Partitioning{Count: p.Count}, nil
+}
+
+// write stores the numbers. Limits that operators have set are shared among the partitions that
+// subscribers read: lower shares come before these read more, and higher ones after they read less.
+func (c *change) write(ctx context.Context, before int, next queue.Partitioning) error {
+	shares, err := c.reshare(ctx, before, next.Most())
+	if err == nil && next.Most() > before {
+		err = c.setShares(ctx, shares, next.Most())
+	}
+	if err == nil {
+		err = queue.SetPartitioning(ctx, c.admin.client, c.admin.config.KeyPrefix, c.topic, next)
+	}
+	if err == nil && next.Most() < before {
+		err = c.setShares(ctx, shares, next.Most())
+	}
+	return err
 }
 
 func (c *change) wait(format string, args ...any) {
