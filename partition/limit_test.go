@@ -209,7 +209,7 @@ func TestTheSharesNeverAddUpToMoreThanTheLimit(t *testing.T) {
 	})
 }
 
-// What an operator has set is shared anew when the number of partitions changes.
+// The limit that an operator has set is shared anew when the number of partitions changes.
 func TestALimitThatAnOperatorSetIsSharedAnew(t *testing.T) {
 	testkit.Both(t, func(t *testing.T, s redistest.Server) {
 		ctx, a := context.Background(), operator(t, s)

@@ -153,7 +153,7 @@ func (s *Subscriber) partitions(ctx context.Context, topic string) ([]string, er
 //   - Delivery.Topic is the plain topic.
 //   - With Broadcast, the subscription has a group in each partition.
 //
-// If one partition cannot be subscribed to, none is. Errors wrap redisdelay.ErrInvalidConfig too, if
+// If one partition cannot be subscribed to, none is. Errors wrap redisdelay.ErrInvalidConfig if
 // Burst or AtOnce is less than the number of partitions. If the topic has more partitions than
 // SubscriberConfig.Partitions, so that messages there stay unread, it logs an error.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {

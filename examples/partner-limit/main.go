@@ -38,7 +38,7 @@ const (
 	due = 300 * time.Millisecond
 )
 
-// What the partner takes.
+// The limits of the partner.
 const (
 	rate   = 50 // calls a second
 	burst  = 10 // calls at once after a pause
