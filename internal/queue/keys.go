@@ -110,6 +110,12 @@ func (k Keys) Handling(schedule, group string) string {
 	return k.Handlings() + EncodeName(schedule) + ":" + group
 }
 
+// Place returns the key of one of the places that a key of messages has in a group. No encoded name
+// of a schedule begins like it.
+func (k Keys) Place(number int, key, group string) string {
+	return k.Handlings() + "@" + strconv.Itoa(number) + "@" + EncodeName(key) + ":" + group
+}
+
 // Handlings returns what all keys of Handling begin with.
 func (k Keys) Handlings() string { return k.base + "handling:" }
 

@@ -92,7 +92,7 @@ func (l GroupLimit) Share(n int) (GroupLimit, error) {
 	case l.Burst > 0 && l.Burst < n:
 		return GroupLimit{}, fmt.Errorf("a burst of %d is less than one message for each of %d partitions: make it %d or more", l.Burst, n, n)
 	case l.AtOnce > 0 && l.AtOnce < n:
-		return GroupLimit{}, fmt.Errorf("%d messages at once are less than one for each of %d partitions: make it %d or more", l.AtOnce, n, n)
+		return GroupLimit{}, fmt.Errorf("%d at once is less than one for each of %d partitions: make it %d or more", l.AtOnce, n, n)
 	}
 	return GroupLimit{Rate: l.Rate / float64(n), Burst: l.Burst / n, AtOnce: l.AtOnce / n}, nil
 }
@@ -113,5 +113,5 @@ func (t *Topic) LimitCall(group string, limit *GroupLimit) *Call {
 	if limit != nil {
 		text = limit.encode()
 	}
-	return t.NewCall(&LimitScript, Target{}, "layout", Layout, "fresh", Token(), "group", group, "limit", text)
+	return t.NewCall(&LimitScript, Target{Group: group}, "layout", Layout, "fresh", Token(), "group", group, "limit", text)
 }

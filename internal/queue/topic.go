@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -10,6 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
 	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
@@ -65,7 +69,7 @@ type GroupOptions struct {
 	SingleActive  bool          // one subscription claims, others stand by
 	WholeLeases   bool          // what a dead process had waits until its leases end
 	Limit         GroupLimit    // that the last subscriber asked for
-	Set           *GroupLimit   // that an operator has set, which applies instead; nil: none
+	Set           *GroupLimit   // that an operator has set, which applies instead; nil: none. Only a new group is registered with it.
 
 	// Window is for how long groups that come after the topic's first one get what that one got.
 	// The first group opens a window that long; a later one takes it over. 0: the group does
@@ -88,7 +92,10 @@ func (o GroupOptions) encode() string {
 	if o.Limit != (GroupLimit{}) {
 		text += " limit:" + o.Limit.encode()
 	}
-	return text // what an operator has set stays
+	if o.Set != nil {
+		text += " set:" + o.Set.encode()
+	}
+	return text
 }
 
 // ParseGroupOptions reads what is stored of the options. The snippet group_options reads the same.
@@ -272,6 +279,21 @@ func (t *Topic) Join(ctx context.Context, group string, options GroupOptions) (R
 		}
 		return t.readRegistered(reply)
 	}
+}
+
+// OptionsOf returns the options of a group, zero if there is no such group.
+func (t *Topic) OptionsOf(ctx context.Context, group string) (GroupOptions, error) {
+	text, err := servers.AskMaster(ctx, t.client, t.Key(), func(ctx context.Context, c redis.UniversalClient) (string, error) {
+		text, err := c.HGet(ctx, t.keys.Groups(), group).Result()
+		if errors.Is(err, redis.Nil) {
+			err = nil
+		}
+		return text, err
+	})
+	if err != nil || text == "" {
+		return GroupOptions{}, refusal.To("read the options of a group", "hget", err, refusal.Keys(t.prefix))
+	}
+	return ParseGroupOptions(text), nil
 }
 
 // at returns a part of a reply, nil if there is none.

@@ -5,6 +5,7 @@
 --   groups     hash: group -> options
 --   scheduler  hash: next, holder, standby, until
 --   limits     hash: group -> state of its limit, "full event woken since last cost"
+--   stats      hash: counters and times of the group
 -- ARGV
 --   layout  text: the layout version that the caller writes
 --   fresh   text: a random version for the changed set
@@ -25,6 +26,7 @@
 local found = redis.call('HMGET', meta, 'layout', 'maxlen')
 local before = redis.call('HGET', groups, group)
 redis.call('HLEN', limits)
+redis.call('HLEN', stats)
 if not before then
   return {'unregistered'}
 end
@@ -39,4 +41,5 @@ if marked ~= found[1] then
 end
 redis.call('HSET', groups, group, after)
 schedule(freed(group))
+count_wait(group)
 return {before, after}

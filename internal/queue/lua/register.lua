@@ -27,7 +27,7 @@
 -- because it would come back with a part of its messages. The caller finishes that removal first.
 -- A group keeps its setting of SingleActive. A topic that has a group with it has another layout,
 -- and its standby scheduler waits for a short time only. A topic with a limit has another layout
--- too. A group keeps the limit that an operator has set.
+-- too. A group keeps the limit that an operator has set. The options may have one for a new group.
 -- A group opens a window if the set has no group but those of Broadcast. A later group gets what
 -- the window has, all or nothing, and is in the set only when it has that. A call copies a thousand
 -- messages at most, so that a larger window needs several calls. The copy is in idle meanwhile, so
@@ -75,7 +75,9 @@ end
 if not known and redis.call('ZSCORE', idle, group) == '0' then
   return {'removing', group}
 end
-options = options .. (known and string.match(known, ' set:%S+') or '')
+if known then
+  options = string.gsub(options, ' set:%S+', '') .. (string.match(known, ' set:%S+') or '')
+end
 local asked = read_options(options)
 local exclusive = asked.single
 if known and read_options(known).single ~= exclusive then
@@ -202,6 +204,7 @@ if known ~= options then
   else
     schedule(now) -- with lower limits, dead messages are forgotten earlier
     freed(group)
+    count_wait(group)
   end
 end
 if copying then

@@ -58,8 +58,6 @@ var kinds = map[string]struct {
 	"limits":     {typ: "hash"},
 	"limited":    {typ: "zset", of: "group"},
 	"standby":    {typ: "zset", of: "group"},
-	"limits":     {typ: "hash"},
-	"limited":    {typ: "zset", of: "group"},
 }
 
 // value is the value of one key.
