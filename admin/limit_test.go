@@ -109,7 +109,7 @@ func TestPartitionsShareALimit(t *testing.T) {
 		}
 		for fault, limit := range map[string]admin.Limit{
 			"a burst of 2 is less than one message for each of 3 partitions": {Rate: 30, Burst: 2},
-			"2 messages at once are less than one for each of 3 partitions":  {AtOnce: 2},
+			"2 at once is less than one for each of 3 partitions":  {AtOnce: 2},
 		} {
 			_, err := s.admin.SetLimit(ctx, topic, "billing", limit)
 			require.ErrorIs(t, err, admin.ErrInvalidArgument)
@@ -157,7 +157,7 @@ func TestAGrowingTopicSharesItsLimitsAnew(t *testing.T) {
 		require.NoError(t, only(p.admin.SetLimit(ctx, topic, "billing", admin.Limit{AtOnce: 3})))
 		_, err := p.admin.SetPartitions(ctx, topic, 5)
 		require.ErrorIs(t, err, admin.ErrInvalidArgument)
-		require.ErrorContains(t, err, `the limit of group "billing": 3 messages at once are less than one for each of 5 partitions`)
+		require.ErrorContains(t, err, `the limit of group "billing": 3 at once is less than one for each of 5 partitions`)
 		p.set(t, 0, 3, 0, 0)
 		require.Equal(t, []admin.Limit{few, few, few}, shares())
 

@@ -139,7 +139,7 @@ func TestPartitionsShareTheLimitThatTheToolSets(t *testing.T) {
 	}
 	status, _, said := w.limits("mails billing --at-once 1")
 	require.Equal(t, exitRefused, status)
-	require.Contains(t, said, "1 messages at once are less than one for each of 2 partitions: make it 2 or more")
+	require.Contains(t, said, "1 at once is less than one for each of 2 partitions: make it 2 or more")
 	status, out, said := w.limits("mails billing --rate 50/s --at-once 4")
 	require.Zero(t, status, said)
 	require.Contains(t, out, `Group "billing" of topic "mails" (2 partitions) is limited to 50/s, burst 4, 4 at once`)
