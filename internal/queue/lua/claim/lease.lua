@@ -66,6 +66,7 @@ end
 -- A subscription that gets less because of the limit waits for its turn.
 local short = bucket and not leaves and left > 0 and blocked == 0 and limit < wanted and n == limit
 if bucket then
+  redis.call('ZREMRANGEBYSCORE', limited, '-inf', now)
   if short then
     redis.call('ZREM', waiters, address)
     redis.call('ZADD', limited, turn and 'CH' or 'NX', now + patience, address)

@@ -5,14 +5,13 @@
 
 local free, wanted
 if bucket then
-  redis.call('ZREMRANGEBYSCORE', limited, '-inf', now)
   free, wanted = tokens_of.free(bucket, leased), math.min(limit, slots)
   local share
   if turn then
     share = math.ceil(free / math.max(bucket.woken, 1))
     bucket.woken = math.max(bucket.woken - 1, 0)
   else
-    share = math.max(free - bucket.woken - redis.call('ZCARD', limited), 0)
+    share = math.max(free - bucket.woken - redis.call('ZCOUNT', limited, '(' .. at, '+inf'), 0)
   end
   limit = math.min(wanted, share)
 end
