@@ -109,7 +109,7 @@ func TestPartitionsShareALimit(t *testing.T) {
 		}
 		for fault, limit := range map[string]admin.Limit{
 			"a burst of 2 is less than one message for each of 3 partitions": {Rate: 30, Burst: 2},
-			"2 at once is less than one for each of 3 partitions":  {AtOnce: 2},
+			"2 at once is less than one for each of 3 partitions":            {AtOnce: 2},
 		} {
 			_, err := s.admin.SetLimit(ctx, topic, "billing", limit)
 			require.ErrorIs(t, err, admin.ErrInvalidArgument)
