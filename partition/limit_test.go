@@ -134,14 +134,24 @@ type shareWatch struct {
 	missing bool // a partition that is read has no limit
 }
 
-// watchShares adds up the limits of the first n partitions after each call of the server's client.
-// A partition counts when somebody reads it.
-func watchShares(t testing.TB, s redistest.Server, n int) *shareWatch {
+// watchShares gives the server a client of its own, and adds up the limits of the first n partitions
+// after each call of that. A partition counts when somebody reads it.
+func watchShares(t testing.TB, s *redistest.Server, n int) *shareWatch {
 	t.Helper()
-	w := &shareWatch{s: s, names: topics(t, topic, n), looks: redis.NewClient(s.Client.(*redis.Client).Options())}
-	t.Cleanup(func() { _ = w.looks.Close() })
-	s.Client.(*redis.Client).AddHook(redistest.AfterEach(func(redis.Cmder) { w.look() }))
+	options := s.Client.(*redis.Client).Options()
+	w := &shareWatch{s: *s, names: topics(t, topic, n), looks: redis.NewClient(options)}
+	client := redis.NewClient(options)
+	client.AddHook(redistest.AfterEach(func(redis.Cmder) { w.look() }))
+	s.Client = client
+	t.Cleanup(func() { _, _ = client.Close(), w.looks.Close() })
 	return w
+}
+
+// begin forgets what was seen before.
+func (w *shareWatch) begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.most, w.looked, w.missing = queue.GroupLimit{}, 0, false
 }
 
 func (w *shareWatch) look() {
@@ -149,14 +159,21 @@ func (w *shareWatch) look() {
 	defer w.mu.Unlock()
 	ctx := context.Background()
 	var sum queue.GroupLimit
-	for _, name := range w.names {
-		base := w.s.Prefix + ":{" + name + "}:"
-		text, err := w.looks.HGet(ctx, base+"groups", redisdelay.DefaultConsumerGroup).Result()
-		reads := w.looks.ZCard(ctx, base+"waiters:"+redisdelay.DefaultConsumerGroup).Val() > 0
-		if err != nil || !reads {
+	var texts []*redis.StringCmd
+	var waiters []*redis.IntCmd
+	_, _ = w.looks.TxPipelined(ctx, func(tx redis.Pipeliner) error { // all of one moment
+		for _, name := range w.names {
+			base := w.s.Prefix + ":{" + name + "}:"
+			texts = append(texts, tx.HGet(ctx, base+"groups", redisdelay.DefaultConsumerGroup))
+			waiters = append(waiters, tx.ZCard(ctx, base+"waiters:"+redisdelay.DefaultConsumerGroup))
+		}
+		return nil
+	})
+	for i, text := range texts {
+		if text.Err() != nil || waiters[i].Val() == 0 {
 			continue
 		}
-		limit := queue.ParseGroupOptions(text).Effective()
+		limit := queue.ParseGroupOptions(text.Val()).Effective()
 		w.missing = w.missing || limit.Rate == 0
 		sum.Rate, sum.Burst, sum.AtOnce = sum.Rate+limit.Rate, sum.Burst+limit.Burst, sum.AtOnce+limit.AtOnce
 	}
@@ -177,7 +194,7 @@ func (w *shareWatch) require(t testing.TB, most queue.GroupLimit) {
 // add up to more than the limit.
 func TestTheSharesNeverAddUpToMoreThanTheLimit(t *testing.T) {
 	testkit.Both(t, func(t *testing.T, s redistest.Server) {
-		w := watchShares(t, s, 4)
+		w := watchShares(t, &s, 4)
 		set(t, s, 2, 0, 0)
 		first, second := newSubscriber(t, s, 0, limited(40, 8, 12)), newSubscriber(t, s, 0, limited(40, 8, 12))
 		first.Follow(5 * time.Millisecond)
@@ -212,13 +229,14 @@ func TestTheSharesNeverAddUpToMoreThanTheLimit(t *testing.T) {
 // The limit that an operator has set is shared anew when the number of partitions changes.
 func TestALimitThatAnOperatorSetIsSharedAnew(t *testing.T) {
 	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		w := watchShares(t, &s, 4)
 		ctx, a := context.Background(), operator(t, s)
 		set(t, s, 2, 0, 0)
 		sub := newSubscriber(t, s, 0, limited(1000, 100, 100))
 		sub.Follow(5 * time.Millisecond)
 		testkit.SubscribeTo(t, sub, topic)
 		setLimit(t, s, 2, queue.GroupLimit{Rate: 20, Burst: 5, AtOnce: 6})
-		w := watchShares(t, s, 4)
+		w.begin()
 
 		p, err := a.SetPartitions(ctx, topic, 4)
 		require.NoError(t, err)
