@@ -34,7 +34,7 @@ func (s *Subscription) exchange(x *Exchange) error {
 	a := Answer{Sent: time.Now()}
 	acks := s.group.AckCalls(x.Acks)
 	drops := s.group.DropCalls(x.Drops)
-	releases := s.group.ReleaseCalls(x.ReleasesInOrder(), x.limited)
+	releases := s.group.ReleaseCalls(x.ReleasesInOrder(), x.limited && !slices.ContainsFunc(x.Releases, func(m Message) bool { return m.used }))
 	nacks := s.group.NackCalls(x.Nacks)
 	extends := s.group.ExtendCalls(x.Extend, s.LeaseDuration)
 	if x.Worker != "" {

@@ -500,7 +500,9 @@ func (m *Machine) Outlived(in *InHand) {
 		m.dates.over = time.Time{} // what is given back comes before what is claimed
 	}
 	if m.phase != Over {
-		m.untold.release([]Message{in.withoutBody()})
+		back := in.withoutBody()
+		back.used = true
+		m.untold.release([]Message{back})
 	}
 }
 

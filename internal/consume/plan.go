@@ -246,11 +246,11 @@ func (m *Machine) frees() bool {
 // the group wait for, and at last if there are counts to be told.
 func (m *Machine) planLeave(now time.Time, poll time.Duration) *queue.Claim {
 	shows := m.keepsGroup() && !now.Before(m.dates.poll)
-	if m.phase == Left && !shows && !m.frees() && !m.tellsLast() {
+	turn := m.supply == Unknown && m.limited != queue.Unlimited // which it passes on
+	if m.phase == Left && !shows && !turn && !m.frees() && !m.tellsLast() {
 		return nil
 	}
 	m.dates.poll = now.Add(poll)
-	turn := m.supply == Unknown
 	m.supply = Empty
 	return m.claim(now, &m.main, queue.Claim{Turn: turn})
 }

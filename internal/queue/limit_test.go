@@ -100,7 +100,7 @@ func TestThoseWokenTogetherShareTheTokens(t *testing.T) {
 		box := w.inbox()
 		subs := []*sub{w.sub("a"), w.sub("a")}
 		require.Len(t, subs[0].claim(9, woken(9, box.address("0"))).Messages, 4)
-		require.Empty(t, subs[1].claim(9, woken(9, box.address("1")), patient(2*time.Hour)).Messages)
+		require.Empty(t, subs[1].claim(9, woken(9, box.address("1"))).Messages)
 		w.pass(400 * time.Millisecond)
 		w.promote("scheduler|1")
 		require.Equal(t, []string{"0", "1"}, box.received())
@@ -119,14 +119,15 @@ func TestAClaimThatNobodyWokeLeavesTokensToThoseThatWait(t *testing.T) {
 		got := first.claim(9, woken(5, box.address("first")))
 		require.Equal(t, []string{"0", "1"}, bodies(got))
 		require.Equal(t, queue.AtOnceLimited, got.Limits)
-		require.True(t, second.claim(9, woken(5, box.address("second")), patient(2*time.Hour)).Waits)
+		require.True(t, second.claim(9, woken(5, box.address("second"))).Waits)
 
 		first.ack(held(got)[0])
 		again := first.claim(9, settling(4, box.address("first")))
 		require.Empty(t, again.Messages)
 		require.True(t, again.Waits)
 		require.Equal(t, []string{"first"}, box.received(), "it has waited longest")
-		require.Equal(t, []string{"2"}, bodies(first.claim(9, woken(4, box.address("first")), patient(3*time.Hour))))
+		w.pass(time.Millisecond)
+		require.Equal(t, []string{"2"}, bodies(first.claim(9, woken(4, box.address("first")))))
 		first.ack(held(got)[1])
 		require.Empty(t, first.claim(9, settling(4, box.address("first"))).Messages)
 		require.Equal(t, []string{"second"}, box.received())
@@ -143,7 +144,7 @@ func TestEndsOfLeasesMakeRoom(t *testing.T) {
 			w.promote("scheduler|1")
 		},
 		"expired": func(w *world, s *sub, m *queue.Leased) {
-			w.travel(2 * time.Hour)
+			w.travel(time.Minute)
 			w.expire()
 			w.promote("scheduler|1")
 		},
@@ -168,7 +169,7 @@ func TestEndsOfLeasesMakeRoom(t *testing.T) {
 				w.publishNow("x", "y", "z")
 				box := w.inbox()
 				s := w.sub("a")
-				got := s.claim(1, woken(1, w.Prefix+":nowhere|1"))
+				got := s.claim(1, woken(1, w.Prefix+":nowhere|1"), lease(30*time.Second))
 				require.Len(t, got.Messages, 1)
 				require.True(t, w.sub("a").claim(1, woken(1, box.address("waits")), patient(100*time.Hour)).Waits)
 				require.Empty(t, box.received())
@@ -297,10 +298,11 @@ func TestThoseWhoWaitAreWokenForMessagesOnceNoneIsReady(t *testing.T) {
 		box := w.inbox()
 		first, second, third := w.sub("a"), w.sub("a"), w.sub("a")
 		got := first.claim(1, woken(1, box.address("first")))
-		require.True(t, second.claim(1, woken(1, box.address("second")), patient(2*time.Hour)).Waits)
-		require.True(t, third.claim(1, woken(1, box.address("third")), patient(3*time.Hour)).Waits)
+		require.True(t, second.claim(1, woken(1, box.address("second"))).Waits)
+		require.True(t, third.claim(1, woken(1, box.address("third"))).Waits)
 		first.ack(held(got)...)
-		first.claim(1, settling(1, box.address("first")), patient(4*time.Hour))
+		w.pass(time.Millisecond)
+		first.claim(1, settling(1, box.address("first")))
 		require.Equal(t, []string{"second"}, box.received())
 		require.Len(t, second.claim(1, woken(1, box.address("second"))).Messages, 1)
 		require.Empty(t, w.limited("a"))
@@ -322,10 +324,94 @@ func TestOwnerThatWaitsForATokenStaysActive(t *testing.T) {
 		require.True(t, owner.claim(1, settling(1, box.address("owner")), patient(9*time.Hour)).Waits)
 		require.True(t, standby.claim(1, woken(1, box.address("standby"))).Waits)
 		require.Zero(t, w.active("a").Ends, "no deadline runs")
-		w.travel(2 * time.Hour)
+		w.travel(time.Minute)
 		require.Empty(t, w.promote("scheduler|1").Failed)
 		require.Equal(t, []string{"owner"}, box.received())
 		require.NotZero(t, w.active("a").Ends)
 		require.Equal(t, []string{"y"}, bodies(owner.claim(1, woken(1, box.address("owner")))))
 	})
+}
+
+// Those that wait do not depend on one that was woken, and is frozen, or gone without a word.
+func TestAWakeUpThatNobodyFollowsStopsNoOthers(t *testing.T) {
+	for name, limit := range map[string]queue.GroupLimit{"at once": {AtOnce: 1}, "rate": perSecond(10, 1)} {
+		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+			both(t, func(t *testing.T, w *world) {
+				w.limitTo("a", limit)
+				w.publishNow("w", "x", "y", "z")
+				box := w.inbox()
+				s := w.sub("a")
+				got := s.claim(1, woken(1, box.address("works")))
+				require.Len(t, got.Messages, 1)
+				require.True(t, w.sub("a").claim(1, woken(1, box.address("frozen"))).Waits)
+				w.pass(time.Millisecond)
+				require.True(t, w.sub("a").claim(1, woken(1, box.address("waits"))).Waits)
+				s.ack(held(got)...)
+				s.claim(0)
+				w.pass(101 * time.Millisecond)
+				w.promote("scheduler|1")
+				w.pass(101 * time.Millisecond)
+				w.promote("scheduler|1")
+				require.Equal(t, []string{"frozen", "waits"}, box.received())
+			})
+		})
+	}
+}
+
+func TestAPauseLosesNoRoomForThoseThatWait(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.limitTo("a", queue.GroupLimit{AtOnce: 1})
+		w.publishNow("x", "y", "z")
+		box := w.inbox()
+		s, leaver := w.sub("a"), w.sub("a")
+		got := s.claim(1, woken(1, box.address("works")))
+		require.True(t, leaver.claim(1, woken(1, box.address("leaves"))).Waits)
+		w.pass(time.Millisecond)
+		require.True(t, w.sub("a").claim(1, woken(1, box.address("waits"))).Waits)
+		require.NoError(t, only(w.topic.Pause(ctx, "a", "", "", 0)))
+		leaver.claim(0, func(c *queue.Claim) { c.Address = box.address("leaves") })
+		s.ack(held(got)...)
+		s.claim(0)
+		require.NoError(t, only(w.topic.Resume(ctx, "a")))
+		w.promote("scheduler|1")
+		require.Equal(t, []string{"waits"}, box.received())
+	})
+}
+
+// A message that finds no token is one subscription's matter.
+func TestIdleSubscriptionsAreNotWokenWithoutATokenForThem(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.limitTo("a", perSecond(1, 1))
+		box := w.inbox()
+		for i := range 9 {
+			require.True(t, w.sub("a").claim(1, woken(1, box.address(fmt.Sprint(i)))).Waits)
+			w.pass(time.Millisecond)
+		}
+		s := w.sub("a")
+		w.publishNow("x")
+		require.Len(t, s.claim(1, woken(1, box.address("works"))).Messages, 1)
+		box.received()
+		w.publishNow("y")
+		require.Len(t, box.received(), 1)
+		require.True(t, s.claim(1, woken(1, box.address("works"))).Waits)
+		require.Empty(t, box.received())
+	})
+}
+
+func TestAnEventThatIsTooLateIsNow(t *testing.T) {
+	t.Parallel()
+	mini, client := redistest.Embedded(t)
+	w := newWorld(t, redistest.Server{Client: client, Mini: mini, Prefix: "own"}, "topic")
+	w.limitTo("a", perSecond(1, 1))
+	w.publishNow("x", "y")
+	box := w.inbox()
+	require.Len(t, w.sub("a").claim(1, woken(1, box.address("works"))).Messages, 1)
+	require.True(t, w.sub("a").claim(1, woken(1, box.address("waits"))).Waits)
+	back := time.UnixMilli(w.now()).Add(-24 * time.Hour)
+	w.start = back.UnixMilli()
+	mini.SetTime(back)
+	w.promote("scheduler|1")
+	mini.SetTime(back.Add(2 * time.Second))
+	w.promote("scheduler|1")
+	require.Equal(t, []string{"waits"}, box.received())
 }

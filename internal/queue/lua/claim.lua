@@ -23,7 +23,9 @@
 --   workers     hash: subscription -> "since seen until heard gone who address"
 --   limits      hash: group -> state of its limit, "full event woken since last cost"
 --   limited     zset: address of a subscription that waits for the limit -> ms until which it is
---               valid
+--               valid, so the first to wait is the first to be woken
+-- CONSTANTS
+--   poll = 90000  ms in which every subscription claims: SignValid
 -- ARGV
 --   group         text:
 --   subscription  text:
@@ -99,6 +101,8 @@ if expiry then
   -- No waiter that knows the expiry is valid when the group ends: remove relies on that.
   patience = math.min(patience, expiry)
 end
+-- The address stays in limited for as long as a subscription may take until its next claim.
+local stays = math.min(poll, expiry or poll)
 local long = string.rep('-', 65)
 
 --@use now post grace schedule wake id_length latest take_back heard attend active group_options

@@ -22,6 +22,7 @@
 -- Twice: the second run finds the limit set, and wakes those who wait once more.
 
 --@use now post grace schedule group_options marks freed
+--@use count_wait
 
 local found = redis.call('HMGET', meta, 'layout', 'maxlen')
 local before = redis.call('HGET', groups, group)

@@ -239,19 +239,22 @@ first_free = free_names(first_free)
 
 -- Wakes those of a group that wait for its limit, if it is time, as many as may claim. Those of a
 -- group without a limit need not wait any more. Returns when the next turn is, in ms, nil for none.
-local function take_turns(g, name, limited, leased)
+local function take_turns(g, name, limited, leased, messages)
   local o = read_options(options[g])
   local b = bounds.read(name, o and o.limit or {})
   if b.event == 0 or b.event > now then
     return b.event > now and b.event or nil
   end
   local waiting = redis.call('ZCARD', limited)
-  local free = bounds.free(b, leased)
-  local told, gone = wake(limited, math.min(free, waiting))
+  local most = b.limit.interval or b.limit.at_once
+  most = most and math.min(bounds.free(b, leased), math.max(messages, 1), 16) or waiting
+  local told, gone = wake(limited, math.min(most, waiting))
   b.woken, b.event = told, 0
   local more = waiting > gone and bounds.token_at(b, told + 1)
   if more and more > now then
     b.event = more
+  elseif told > 0 and waiting > gone then -- those that were woken may be gone
+    b.event = now + bounds.moment
   end
   if o and o.limit then
     bounds.write(name, b)
@@ -333,8 +336,8 @@ for g = 1, group_count do
       failed[#failed + 1] = name
     end
   end
-  if bounds then
-    upcoming(take_turns(g, name, limited, redis.call('ZCARD', unack)))
+  if bounds and not (a and a.ends > 0 and a.ends <= now) then
+    upcoming(take_turns(g, name, limited, redis.call('ZCARD', unack), redis.call('LLEN', ready)))
   end
   local purges = purge_at(options[g], dead, first_dead[g])
   upcoming(purges)

@@ -50,6 +50,7 @@
 local step, patience = 1000, 10000 -- messages that a call copies, and ms in which the next one comes
 
 --@use now post grace schedule each put id_length window group_options marks freed
+--@use count_wait
 
 local found = redis.call('HMGET', meta, 'layout', 'groups')
 local known = redis.call('HGET', groups, group)

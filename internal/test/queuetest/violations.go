@@ -254,6 +254,9 @@ func (i *inspection) group(name string) {
 			if !addressForm.MatchString(address) {
 				i.report("group %q: waiter %q is not an address", name, address)
 			}
+			if kind == "limited" { // the fraction keeps the order
+				deadline = math.Floor(deadline)
+			}
 			i.instant(deadline, "group %q: the deadline of waiter %q", name, address)
 		}
 	}

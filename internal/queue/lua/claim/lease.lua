@@ -69,7 +69,7 @@ if bucket then
   redis.call('ZREMRANGEBYSCORE', limited, '-inf', now)
   if short then
     redis.call('ZREM', waiters, address)
-    redis.call('ZADD', limited, turn and 'CH' or 'NX', now + patience, address)
+    redis.call('ZADD', limited, 'NX', string.format('%.3f', now + t[2] % 1000 / 1000 + stays), address)
     waits = 1
   else
     redis.call('ZREM', limited, address)
@@ -89,13 +89,20 @@ if bucket then
   if left == 0 and others > 0 then -- they wait for a message now
     local all = redis.call('ZRANGE', limited, 0, 999, 'WITHSCORES')
     for i = 1, #all, 2 do
-      redis.call('ZADD', waiters, all[i + 1], all[i])
+      redis.call('ZADD', waiters, math.floor(all[i + 1]), all[i])
       redis.call('ZREM', limited, all[i])
     end
-  elseif rest > 0 and others > 0 and bucket.woken == 0 then
-    bucket.woken = wake(limited, math.min(rest, others, 16))
-  elseif rest <= 0 and others > 0 then
-    local event = tokens_of.token_at(bucket, 1)
+  elseif others > 0 then
+    local event
+    if rest <= 0 then
+      event = tokens_of.token_at(bucket, 1)
+    else
+      if bucket.woken == 0 then
+        bucket.woken = wake(limited, math.min(rest, others, 16))
+      end
+      -- Those that were woken may be gone.
+      event = redis.call('ZCARD', limited) > 0 and now + tokens_of.moment
+    end
     if event and event > now and (bucket.event <= now or event < bucket.event) then
       bucket.event = event
       schedule(event)
@@ -110,7 +117,7 @@ if left > 0 then
     redis.call('ZADD', resting, now + patience, address)
     waits = 1
   end
-  if waiting > 0 then
+  if waiting > 0 and (not bucket or free > n) then
     wake(waiters, 1)
   end
 elseif n < slots then
@@ -119,7 +126,7 @@ elseif n < slots then
   waits = 1
 end
 if single then
-  a.ends, a.lease = (short or redis.call('ZCARD', waiters) > 0) and 0 or now + lease, lease
+  a.ends, a.lease = (redis.call('ZCARD', waiters) > 0 or bucket and redis.call('ZCARD', limited) > 0) and 0 or now + lease, lease
   write_active(group, a)
   if a.ends > 0 then
     schedule(a.ends)

@@ -11,7 +11,11 @@ if bucket then
     share = math.ceil(free / math.max(bucket.woken, 1))
     bucket.woken = math.max(bucket.woken - 1, 0)
   else
-    share = math.max(free - bucket.woken - redis.call('ZCOUNT', limited, '(' .. at, '+inf'), 0)
+    local others = redis.call('ZCOUNT', limited, '(' .. at, '+inf')
+    if tonumber(redis.call('ZSCORE', limited, address) or 0) > now then
+      others = others - 1
+    end
+    share = math.max(free - bucket.woken - others, 0)
   end
-  limit = math.min(wanted, share)
+  limit = math.min(wanted, share, free)
 end

@@ -34,6 +34,13 @@ if rests then
   if expiry then
     redis.call('ZADD', idle, 'XX', 'GT', now + expiry, group)
   end
+  if bucket then
+    redis.call('ZREM', limited, address)
+    if turn and bucket.woken > 0 then
+      bucket.woken = bucket.woken - 1
+      tokens_of.write(group, bucket)
+    end
+  end
   local waits = limit > 0 and slots > 0
   if waits then
     redis.call('ZADD', rests, now + patience, address)
