@@ -134,8 +134,8 @@ type shareWatch struct {
 	missing bool // a partition that is read has no limit
 }
 
-// watchShares gives the server a client of its own, and adds up the limits of the first n partitions
-// after each call of that. A partition counts when somebody reads it.
+// watchShares gives the server a client of its own, and adds up the limits of the first n
+// partitions after each call of that. A partition counts when somebody reads it.
 func watchShares(t testing.TB, s *redistest.Server, n int) *shareWatch {
 	t.Helper()
 	options := s.Client.(*redis.Client).Options()

@@ -332,7 +332,7 @@ func TestOwnerThatWaitsForATokenStaysActive(t *testing.T) {
 	})
 }
 
-// Those that wait do not depend on one that was woken, and is frozen, or gone without a word.
+// A subscription that was woken may be frozen, or gone without a word.
 func TestAWakeUpThatNobodyFollowsStopsNoOthers(t *testing.T) {
 	for name, limit := range map[string]queue.GroupLimit{"at once": {AtOnce: 1}, "rate": perSecond(10, 1)} {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {

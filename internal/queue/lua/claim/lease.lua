@@ -100,7 +100,7 @@ if bucket then
       if bucket.woken == 0 then
         bucket.woken = wake(limited, math.min(rest, others, 16))
       end
-      -- Those that were woken may be gone.
+      -- One that was woken may be gone.
       event = redis.call('ZCARD', limited) > 0 and now + tokens_of.moment
     end
     if event and event > now and (bucket.event <= now or event < bucket.event) then

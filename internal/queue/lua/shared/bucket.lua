@@ -19,8 +19,8 @@ local function buckets()
   --   since  ms since when messages wait for the limit; 0: they do not
   --   last   "subscription:number" of the last claim that took tokens
   --   cost   microseconds that each of those took
-  -- No clock that was set stalls a group: full is never later than it is for an empty bucket, and an
-  -- event that is too late for any bucket is now.
+  -- No clock that was set stalls a group: full is never later than it is for an empty bucket, and
+  -- an event that is too late for any bucket is now.
   function made.read(group, limit)
     local full, event, woken, since, last, cost =
       string.match(redis.call('HGET', limits, group) or '', '^(%S+) (%d+) (%d+) (%d+) (%S+) (%S+)$')
