@@ -69,6 +69,27 @@ func TestEveryBroadcastSubscriptionGetsEveryMessage(t *testing.T) {
 	})
 }
 
+// Each subscription has a group of its own, and so a limit of its own.
+func TestEveryBroadcastSubscriptionHasTheLimit(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		limited := func(c *redisdelay.SubscriberConfig) { c.AtOnce, c.MaxInFlight = 2, 5 }
+		one, two := subscribe(t, s, "t", broadcasting, limited), subscribe(t, s, "t", broadcasting, limited)
+		publish(t, newPublisher(t, s), "t", "a", "b", "c")
+		for _, messages := range []<-chan *message.Message{one, two} {
+			first, second := receive(t, messages), receive(t, messages)
+			group := deliveryOf(t, first).Group
+			c := testkit.StateOf(t, s, "t", group)
+			require.Equal(t, []int64{2, 1}, []int64{c.InHand, c.Ready}, group)
+			second.Ack()
+			third := receive(t, messages)
+			require.Equal(t, "c", string(third.Payload))
+			first.Ack()
+			third.Ack()
+		}
+	})
+}
+
 func TestOverdueMessagesGoToTheFirstBroadcastSubscriptionOnly(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)

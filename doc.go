@@ -36,6 +36,8 @@
 //   - What a handler can know: [DeliveryFromContext]. When its context ends: [Subscriber.Subscribe].
 //   - Shutdown: [Subscriber.Close].
 //   - Redis Streams: [StreamConfig]. Other message queues: package relay.
+//   - So many messages a second, or at once, over all processes: [SubscriberConfig].Limit and AtOnce.
+//     So many with one key: [KeyLimit].
 //   - Order over many processes: [SubscriberConfig].SingleActive. A whole Cluster for one topic:
 //     package partition.
 //   - Recurring messages: package periodic. Tests without waiting: package redisdelaytest.

@@ -104,7 +104,9 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 // the topic that becomes due from now on, even before Subscribe. With Broadcast it does nothing.
 // Errors wrap ErrInvalidTopic, ErrTopicMode, ErrGroupMode, ErrClosed, ErrServerFull, ErrForbidden
 // or ErrLayout, or come from Redis.
-func (s *Subscriber) SubscribeInitialize(topic string) error {
+func (s *Subscriber) SubscribeInitialize(topic string) error { return s.initialize(topic, nil) }
+
+func (s *Subscriber) initialize(topic string, common *consume.Common) error {
 	if err := s.check(topic); err != nil || s.config.Broadcast {
 		return err
 	}
@@ -112,7 +114,7 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 	if err := s.checkServer(ctx, topic, rights.Consuming); err != nil {
 		return fmt.Errorf("register consumer group %q of topic %q: %w", s.config.ConsumerGroup, topic, err)
 	}
-	t, err := s.register(ctx, topic, s.config.ConsumerGroup)
+	t, err := s.register(ctx, topic, s.config.ConsumerGroup, common)
 	if err == nil {
 		_, err = t.Relist(ctx) // DeleteTopic may just have removed it from the registry
 	}
@@ -140,12 +142,12 @@ func (s *Subscriber) check(topic string) error {
 	return nil
 }
 
-func (s *Subscriber) register(ctx context.Context, topic, group string) (*queue.Topic, error) {
+func (s *Subscriber) register(ctx context.Context, topic, group string, common *consume.Common) (*queue.Topic, error) {
 	if err := s.check(topic); err != nil {
 		return nil, err
 	}
 	t := queue.NewTopic(s.client, s.config.KeyPrefix, topic)
-	got, err := t.Join(ctx, group, s.groupOptions())
+	got, err := t.Join(ctx, group, common.GroupOptions(s.groupOptions(), true))
 	if err != nil {
 		return nil, fmt.Errorf("register consumer group %q of topic %q: %w", group, topic, err)
 	}
@@ -155,7 +157,9 @@ func (s *Subscriber) register(ctx context.Context, topic, group string) (*queue.
 
 func (s *Subscriber) groupOptions() queue.GroupOptions {
 	options := queue.GroupOptions{MaxDeliveries: s.config.MaxDeliveries, Retention: s.config.DeadRetention,
-		MaxDead: s.config.MaxDead, Expiry: s.config.GroupExpiry, SingleActive: s.config.SingleActive, WholeLeases: s.config.WholeLeases, Window: max(s.config.TakeoverWindow, 0)}
+		MaxDead: s.config.MaxDead, Expiry: s.config.GroupExpiry, SingleActive: s.config.SingleActive, WholeLeases: s.config.WholeLeases,
+		Limit:  queue.GroupLimit{Rate: float64(s.config.Limit), Burst: s.config.Burst, AtOnce: s.config.AtOnce},
+		Window: max(s.config.TakeoverWindow, 0)}
 	if s.config.Broadcast {
 		options.Expiry, options.Window = s.config.BroadcastExpiry, 0
 	}
@@ -208,7 +212,7 @@ func (s *Subscriber) subscribe(ctx context.Context, topic string, common *consum
 	if common != nil {
 		id = common.Member + id[len(common.Member):]
 	}
-	t, err := s.register(ctx, topic, s.groupOf(id))
+	t, err := s.register(ctx, topic, s.groupOf(id), common)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -90,6 +90,27 @@ type SubscriberConfig struct {
 	// nacked. Default 1: with one subscriber in the group, messages then come in order.
 	MaxInFlight int
 
+	// Limit is how many messages of the group may begin in a second, over all its processes, by
+	// the clock of Redis. In any span of time no more begin than Burst and what Limit brings in
+	// that span. That holds after crashes too, and when a thousand fall due in one millisecond. A
+	// retry counts as any delivery. Later messages wait in Redis, in order. Use Every for a rate
+	// below one a second. Default 0: no limit; else from one a day to 100,000.
+	//
+	// Limit, Burst and AtOnce are settings of the group: the last subscriber's count, until an
+	// operator sets others (admin.Admin.SetLimit). Versions that do not know them refuse the topic,
+	// with ErrLayout. A partitioned topic shares them among its partitions.
+	Limit Limit
+
+	// Burst is how many messages may begin at once after a pause. Default what Limit brings in
+	// 100ms, at least 1. With what Limit brings in 20ms, and at least 2, a group with a backlog
+	// uses all of Limit. Only with Limit.
+	Burst int
+
+	// AtOnce is how many messages the group has in hand at most, over all its processes. A message
+	// whose process died is in hand until it comes back. A handler that lost its lease may still
+	// run beside. Default 0: no limit.
+	AtOnce int
+
 	// LeaseDuration is how long a subscriber holds a message before another may get it. The lease
 	// is extended while the handler runs. So it says how soon others notice a crash, not how long a
 	// handler may take. Default 30s, at least 10ms.
@@ -177,6 +198,9 @@ func (c *SubscriberConfig) setDefaults() {
 	c.BroadcastExpiry = cmp.Or(c.BroadcastExpiry, 5*time.Minute)
 	c.TakeoverWindow = cmp.Or(c.TakeoverWindow, queue.DefaultWindow)
 	c.MaxInFlight = cmp.Or(c.MaxInFlight, 1)
+	if c.Limit > 0 {
+		c.Burst = cmp.Or(c.Burst, queue.DefaultBurst(float64(c.Limit)))
+	}
 	c.LeaseDuration = cmp.Or(c.LeaseDuration, 30*time.Second)
 	c.MaxExtension = cmp.Or(c.MaxExtension, time.Hour)
 	c.MaxDeliveries = cmp.Or(c.MaxDeliveries, 25)
@@ -204,6 +228,9 @@ func (c SubscriberConfig) Validate() error {
 		field.Check("GroupExpiry", checkGroupExpiry(c.GroupExpiry, c.Broadcast)),
 		field.Check("SingleActive", checkSingleActive(c.SingleActive, c.Broadcast)),
 		field.NotNegative("MaxInFlight", c.MaxInFlight),
+		field.Check("Limit", queue.CheckRate(float64(c.Limit))),
+		field.Check("Burst", queue.CheckBurst(c.Burst, c.Limit != 0)),
+		field.Check("AtOnce", queue.CheckAtOnce(c.AtOnce)),
 		field.Check("LeaseDuration", atLeast(c.LeaseDuration, 10*time.Millisecond)),
 		field.NotNegative("MaxDead", c.MaxDead),
 		field.NotNegative("CloseTimeout", c.CloseTimeout),

@@ -10,15 +10,30 @@ import (
 // insideSubscriber is what package partition uses of a Subscriber.
 type insideSubscriber struct{ s *Subscriber }
 
-func (i insideSubscriber) SubscribeIn(ctx context.Context, topic string, common *consume.Common) (leave func(), ended <-chan struct{}, err error) {
-	sub, ended, err := i.s.subscribe(ctx, topic, common)
-	if err != nil {
-		return nil, nil, err
+func (i insideSubscriber) SubscribeIn(ctx context.Context, topic string, common *consume.Common) (sub *consume.Subscription, ended <-chan struct{}, err error) {
+	return i.s.subscribe(ctx, topic, common)
+}
+
+func (i insideSubscriber) InitializeIn(topic string, common *consume.Common) error {
+	return i.s.initialize(topic, common)
+}
+
+func (i insideSubscriber) SetLimit(ctx context.Context, topic string) (*queue.GroupLimit, error) {
+	if i.s.config.Broadcast {
+		return nil, nil
 	}
-	return sub.Leave, ended, nil
+	options, err := queue.NewTopic(i.s.client, i.s.config.KeyPrefix, topic).OptionsOf(ctx, i.s.config.ConsumerGroup)
+	return options.Set, err
 }
 
 func (i insideSubscriber) SingleActive() bool { return i.s.config.SingleActive }
+
+func (i insideSubscriber) Read(ctx context.Context, topics []string) ([]bool, error) {
+	if i.s.config.Broadcast {
+		return make([]bool, len(topics)), nil
+	}
+	return queue.Read(ctx, i.s.client, i.s.config.KeyPrefix, i.s.config.ConsumerGroup, topics)
+}
 
 func (i insideSubscriber) Seats(ctx context.Context, topics []string) ([]queue.Seat, error) {
 	return queue.Seats(ctx, i.s.client, i.s.config.KeyPrefix, i.s.config.ConsumerGroup, topics)

@@ -242,6 +242,11 @@ var operations = []struct {
 			return errors.Join(only(s.admin.Pause(ctx, topic, admin.PauseOptions{Scope: admin.InGroup("a")})), only(s.admin.Resume(ctx, topic, admin.ResumeOptions{Scope: admin.InGroup("a")})))
 		}
 	}},
+	{"SetLimit, ResetLimit", func(b *testing.B, s *setup) func(int) error {
+		return func(int) error {
+			return errors.Join(only(s.admin.SetLimit(ctx, topic, "a", admin.Limit{Rate: 50})), only(s.admin.ResetLimit(ctx, topic, "a")))
+		}
+	}},
 	{"Schedules, RunSchedule, PauseSchedule, ResumeSchedule, RemoveSchedule", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error { // there is none: each reads the schedules
 			errs := []error{only(s.admin.RunSchedule(ctx, topic, "x")), only(s.admin.PauseSchedule(ctx, topic, "x")),

@@ -1,5 +1,7 @@
 package admin
 
+import "time"
+
 // Counters is what a topic has counted since it was created. The counters only grow.
 type Counters struct {
 	// Published counts messages that the topic took.
@@ -69,6 +71,11 @@ type GroupCounters struct {
 	// redisdelay.SubscriberConfig.CloseTimeout when it closed. They are delivered again when their
 	// leases run out, which Expired counts.
 	GivenUp int `json:"given_up"`
+
+	// Limited counts claims that the group's limit left with less than they asked for, while
+	// messages were ready. LimitedFor is for how long messages have waited because of the limit.
+	Limited    int           `json:"limited"`
+	LimitedFor time.Duration `json:"limited_for"`
 
 	// Dead counts the messages that became dead letters.
 	Dead DeadCounters `json:"dead"`

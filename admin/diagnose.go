@@ -30,6 +30,7 @@ const (
 	PausedNow      ProblemKind = "paused"          // a topic or group is paused
 	UnreadGroup    ProblemKind = "unread group"    // messages are ready, and nobody subscribes
 	Late           ProblemKind = "late"            // consumers do not keep up
+	LimitedNow     ProblemKind = "limited"         // messages wait because of their group's limit
 	DeadLetters    ProblemKind = "dead letters"    // dead letters grow
 	Suspect        ProblemKind = "suspect"         // a message may end its processes
 
@@ -49,7 +50,7 @@ const (
 )
 
 var problemKinds = []ProblemKind{
-	Replica, Unscheduled, SchedulerFault, Behind, StoppedSchedule, PausedNow, PausedSchedule, UnreadGroup, Late, DeadLetters, Suspect,
+	Replica, Unscheduled, SchedulerFault, Behind, StoppedSchedule, PausedNow, PausedSchedule, UnreadGroup, Late, LimitedNow, DeadLetters, Suspect,
 	MissedOccurrences, Memory, Eviction, Persistence, Clock, Forbidden, OtherLayout, Unreadable, MissingTopic,
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -277,6 +278,9 @@ func (d *doctor) topic(f found) {
 func (d *doctor) group(f found, g GroupStats) {
 	s := f.stats
 	waits := s.Now.Sub(g.OldestDue)
+	if d.limited(f, g) {
+		return
+	}
 	if g.Ready == 0 || waits <= d.options.Late || s.Stream || s.Pause != nil || g.Pause != nil {
 		return
 	}
@@ -289,6 +293,28 @@ func (d *doctor) group(f found, g GroupStats) {
 	}
 	d.add(Warning, Late, Problem{Topic: f.name, Group: g.Group, weight: seconds(waits), Mend: tool("workers", f.name),
 		Text: fmt.Sprintf("The subscribers of group %q of topic %q do not keep up, and %s.", g.Group, f.name, waiting(g.Ready, waits))})
+}
+
+// limited adds a notice if messages wait because of the group's limit, with the least time in which
+// all that are ready can begin. It returns whether they do.
+func (d *doctor) limited(f found, g GroupStats) bool {
+	if g.LimitedSince.IsZero() || g.Ready == 0 || f.stats.Pause != nil || g.Pause != nil {
+		return false
+	}
+	least := "how long they take depends on their handlers"
+	if g.Limit.Rate > 0 {
+		least = "they take at least " + leastTime(g.Ready, float64(g.Limit.Rate)).String()
+	}
+	d.add(Notice, LimitedNow, Problem{Topic: f.name, Group: g.Group, weight: g.Ready, Mend: tool("groups", "limit", f.name, g.Group),
+		Text: fmt.Sprintf("Group %q of topic %q waits for its limit, %s: %s, and %s.",
+			g.Group, f.name, g.Limit, waiting(g.Ready, f.stats.Now.Sub(g.OldestDue)), least)})
+	return true
+}
+
+// leastTime returns how long a rate takes to bring so many messages, to the second, at least one.
+func leastTime(ready int, rate float64) time.Duration {
+	s := math.Ceil(float64(ready) / rate)
+	return time.Duration(min(s, 100*365*24*60*60)) * time.Second
 }
 
 // details adds the problems of which Stats does not tell enough.

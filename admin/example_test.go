@@ -514,6 +514,49 @@ func ExampleAdmin_MoveDead() {
 	// Output: 2 moved, 2 there
 }
 
+func ExampleAdmin_SetLimit() {
+	s := start()
+	defer s.stop()
+	messages := s.subscribe("orders")
+
+	change, err := s.admin.SetLimit(ctx, "orders", redisdelay.DefaultConsumerGroup, admin.Limit{Rate: redisdelay.Every(time.Hour)})
+	check(err)
+	fmt.Println("limit:", change.After.Limit)
+	s.publish("orders", "order 123", 0)
+	s.publish("orders", "order 124", 0)
+	msg := <-messages
+	msg.Ack()
+	fmt.Println("delivered:", string(msg.Payload))
+	select {
+	case <-messages:
+		fmt.Println("delivered")
+	case <-time.After(20 * time.Millisecond):
+		fmt.Println("the next one waits for an hour")
+	}
+
+	// Output:
+	// limit: 1/h, burst 1
+	// delivered: not paid
+	// the next one waits for an hour
+}
+
+func ExampleAdmin_ResetLimit() {
+	s := start()
+	defer s.stop()
+	s.subscribe("orders")
+
+	_, err := s.admin.SetLimit(ctx, "orders", redisdelay.DefaultConsumerGroup, admin.Limit{AtOnce: 5})
+	check(err)
+	change, err := s.admin.ResetLimit(ctx, "orders", redisdelay.DefaultConsumerGroup)
+	check(err)
+	fmt.Println("before:", change.Before.Limit)
+	fmt.Println("after:", change.After.Limit)
+
+	// Output:
+	// before: 5 at once
+	// after: no limit
+}
+
 func ExampleAdmin_Pause() {
 	s := start()
 	defer s.stop()

@@ -21,6 +21,24 @@ func (g GroupStats) MarshalJSON() ([]byte, error) { return object(g) }
 func (g *GroupStats) UnmarshalJSON(text []byte) error { return read(text, g) }
 
 // MarshalJSON writes the fields as docs/control.md says.
+func (g GroupCounters) MarshalJSON() ([]byte, error) { return object(g) }
+
+// UnmarshalJSON reads them. The error names the fields that cannot be read.
+func (g *GroupCounters) UnmarshalJSON(text []byte) error { return read(text, g) }
+
+// MarshalJSON writes the fields as docs/control.md says.
+func (l GroupLimit) MarshalJSON() ([]byte, error) { return object(l) }
+
+// UnmarshalJSON reads them. The error names the fields that cannot be read.
+func (l *GroupLimit) UnmarshalJSON(text []byte) error { return read(text, l) }
+
+// MarshalJSON writes the fields as docs/control.md says.
+func (l LimitChange) MarshalJSON() ([]byte, error) { return object(l) }
+
+// UnmarshalJSON reads them. The error names the fields that cannot be read.
+func (l *LimitChange) UnmarshalJSON(text []byte) error { return read(text, l) }
+
+// MarshalJSON writes the fields as docs/control.md says.
 func (r Removal) MarshalJSON() ([]byte, error) { return object(r) }
 
 // UnmarshalJSON reads them. The error names the fields that cannot be read.

@@ -26,6 +26,7 @@ var printed = []any{
 	admin.Message{}, admin.Place{}, admin.Page{}, admin.Bucket{}, admin.Progress{}, admin.DeadReasons{},
 	admin.DeadReason{}, admin.Finding{}, admin.Report{}, admin.Repaired{}, admin.Mending{}, admin.Schedule{},
 	admin.TopicSchedules{}, admin.Worker{}, admin.Diagnosis{}, admin.Problem{}, admin.Act{}, admin.Partitioning{}, admin.Tailed{}, admin.Addition{},
+	admin.GroupCounters{}, admin.GroupLimit{}, admin.LimitChange{},
 }
 
 // filled sets each exported field of a value to something, and each text to one.
@@ -73,6 +74,8 @@ func filled(v reflect.Value, one string) {
 		v.SetString(one)
 	case reflect.Int, reflect.Int64:
 		v.SetInt(7)
+	case reflect.Float64:
+		v.SetFloat(0.5)
 	case reflect.Bool:
 		v.SetBool(true)
 	default:

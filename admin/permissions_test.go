@@ -108,6 +108,10 @@ func everyOperation() []operation {
 		{name: "resume", do: func(a *admin.Admin, _ *torn) error {
 			return last(a.Resume(ctx, topic, admin.ResumeOptions{Scope: admin.InGroup("a")}))
 		}, prepare: rest},
+		{name: "set the limit", do: func(a *admin.Admin, _ *torn) error {
+			return last(a.SetLimit(ctx, topic, "a", admin.Limit{Rate: 10}))
+		}},
+		{name: "reset the limit", do: func(a *admin.Admin, _ *torn) error { return last(a.ResetLimit(ctx, topic, "a")) }},
 		{name: "stats", do: func(a *admin.Admin, _ *torn) error { return last(a.GroupsWithoutSubscribers(ctx, topic, 0)) }},
 		{name: "delete idle groups", do: func(a *admin.Admin, _ *torn) error {
 			removal, err := a.DeleteIdleGroups(ctx, topic, admin.IdleOptions{Idle: time.Minute})

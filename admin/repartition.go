@@ -55,10 +55,14 @@ const settleFor = 10 * time.Second
 //   - When no message is left in a partition that its key has left, a call clears Before. A growth
 //     reads all messages of the old partitions for that. A shrink needs the last ones to be empty.
 //
+// Limits that SetLimit has set are shared anew: lower ones before a growth, higher ones when a
+// shrink is done. Shares are whole numbers, so their sum may be lower then.
+//
 // Programs whose number is set in their configuration do not follow: restart them as Left says. One
 // operator may change a topic at a time. The key of a message is what docs/scale.md says, without
 // PublisherConfig.KeyFunc. Errors wrap ErrNotFound if n is 0 and the topic has no partitions, or
-// ErrInvalidArgument for a wrong n or the name of a plain topic.
+// ErrInvalidArgument for a wrong n, the name of a plain topic, or a limit that is less than one
+// message for each partition.
 func (a *Admin) SetPartitions(ctx context.Context, topic string, n int) (Partitioning, error) {
 	p, err := a.setPartitions(ctx, topic, n)
 	if err != nil {
@@ -104,7 +108,17 @@ func (a *Admin) setPartitions(ctx context.Context, topic string, n int) (Partiti
 	}
 	if n > 0 && next != was {
 		next.Since = now
-		if err := queue.SetPartitioning(ctx, a.client, a.config.KeyPrefix, topic, next); err != nil {
+		from, to := sharers(set, parts), sharers(next, parts)
+		if from <= to { // the shares are right before messages come
+			err = c.share(ctx, from, to)
+		}
+		if err == nil {
+			err = queue.SetPartitioning(ctx, a.client, a.config.KeyPrefix, topic, next)
+		}
+		if err == nil && from > to {
+			err = c.share(ctx, from, to)
+		}
+		if err != nil {
 			return Partitioning{}, err
 		}
 	}

@@ -154,8 +154,8 @@ func TestTailOfWhatIsNotThere(t *testing.T) {
 
 // changes are the methods that change something. All others only look.
 var changes = []string{"AddGroup", "Cancel", "DeleteDead", "DeleteGroup", "DeleteIdleGroups", "DeleteTopic", "Kill", "MoveDead", "Pause",
-	"PauseSchedule", "PurgeDead", "Record", "Repair", "Requeue", "RequeueAll", "Reschedule", "Resume", "ResumeSchedule", "RemoveSchedule",
-	"RunSchedule", "SetPartitions"}
+	"PauseSchedule", "PurgeDead", "Record", "Repair", "Requeue", "RequeueAll", "Reschedule", "ResetLimit", "Resume", "ResumeSchedule", "RemoveSchedule",
+	"RunSchedule", "SetLimit", "SetPartitions"}
 
 // A method that only looks changes no key, nor does a dry run.
 func TestLooksChangeNothing(t *testing.T) {

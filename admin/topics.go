@@ -55,8 +55,8 @@ type Stats struct {
 	// about them together. A count is the sum, and a time the first one. A partition that cannot be
 	// read has Err, and is in no sum. Err is set if none can be read. Scheduled and Subscribed are
 	// false if one partition lacks its scheduler or subscription, and Active is "" if one lacks its
-	// active one. Each partition has its own Epoch. A pause is that which began first. For a plain
-	// topic it is nil.
+	// active one. Each partition has its own Epoch. A pause is that which began first, and a limit
+	// is the sum of the shares. For a plain topic it is nil.
 	Partitions []Stats `json:"partitions,omitempty"`
 }
 
@@ -90,6 +90,11 @@ type GroupStats struct {
 
 	// Pause is the group's own pause, nil if there is none.
 	Pause *Pause `json:"pause,omitempty"`
+
+	// Limit is how many messages of the group may begin, by its subscribers or an operator.
+	// LimitedSince is since when messages have waited because of it; zero means that none do.
+	Limit        GroupLimit `json:"limit,omitempty"`
+	LimitedSince time.Time  `json:"limited_since"`
 
 	// RemovedAt is when the group expires if nobody uses it until then; zero means never. The group
 	// is removed two minutes after that, and meanwhile RemovedAt is the time of the removal. A

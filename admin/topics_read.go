@@ -4,6 +4,7 @@ import (
 	"context"
 	"reflect"
 	"strings"
+	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -50,21 +51,28 @@ func readGroup(c operate.Counts, g operate.GroupCounts) GroupStats {
 		OldestDue: g.OldestDue(), NextRetry: g.Time("first_retry"), OldestDead: g.Time("first_death"), Suspects: g.Number("suspects"),
 		SingleActive: options.SingleActive, Active: active.Subscription, Epoch: active.Epoch, Standby: g.Number("standbys"),
 		Subscribed: g.Subscribed(), LastSeen: g.Seen(), Pause: readPause(g.Name, g.Text("paused")), RemovedAt: g.Time("ends"),
+		Limit: limitOf(options), LimitedSince: g.LimitedSince(),
 		MaxDeliveries: options.MaxDeliveries, DeadRetention: options.Retention, MaxDead: options.MaxDead, Lateness: Lateness{g.Lateness()}}
 	readCounters(reflect.ValueOf(&s.Counters).Elem(), "", g.Counter)
+	s.Counters.LimitedFor = g.LimitedFor(c.Now)
 	s.Counters.Delivered = s.Lateness.Count()
 	s.MaxLateness, s.MaxLatenessSince = g.Latest(c.Now)
 	return s
 }
 
 // readCounters reads each counter of a struct from the field in Redis that has its name in JSON.
-// The counters of a struct in it have the name of that before theirs, such as dead_late.
+// The counters of a struct in it have the name of that before theirs, such as dead_late. A duration
+// such as limited_for is read from limited_ms.
 func readCounters(counters reflect.Value, before string, counter func(field string) int) {
 	for i := range counters.NumField() {
 		name := before + counters.Type().Field(i).Tag.Get("json")
-		if in := counters.Field(i); in.Kind() == reflect.Struct {
+		in := counters.Field(i)
+		switch before, lasts := strings.CutSuffix(name, "_for"); {
+		case in.Kind() == reflect.Struct:
 			readCounters(in, name+"_", counter)
-		} else {
+		case lasts:
+			in.SetInt(int64(counter(before+"_ms")) * int64(time.Millisecond))
+		default:
 			in.SetInt(int64(counter(name)))
 		}
 	}

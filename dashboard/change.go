@@ -3,6 +3,7 @@ package dashboard
 import (
 	"crypto/rand"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -79,6 +80,69 @@ func (d *Dashboard) resume(c *call) (string, error) {
 	_, err := d.admin.Resume(c.ctx, topic, admin.ResumeOptions{Scope: scope})
 	d.record(c.ctx, admin.Act{By: c.user.Name, Action: "resume", Topic: topic, Group: group}, err)
 	return d.back("/topic", "Resumed.", "t", topic), err
+}
+
+// limit sets, lifts or resets the limit of a group.
+func (d *Dashboard) limit(c *call) (string, error) {
+	topic, group, why := c.q("t"), c.q("g"), strings.TrimSpace(c.q("why"))
+	act := admin.Act{By: c.user.Name, Action: "limit", Topic: topic, Group: group, Detail: why}
+	var did admin.LimitChange
+	var err error
+	switch c.PathValue("do") {
+	case "set":
+		limit, wrong := limitOf(c)
+		if wrong != nil {
+			return "", wrong
+		}
+		did, err = d.admin.SetLimit(c.ctx, topic, group, limit)
+		if act.Detail = limit.String(); err == nil {
+			act.Detail = did.After.Limit.String() // with the burst
+		}
+		if why != "" {
+			act.Detail += ": " + why
+		}
+	case "lift":
+		act.Action = "lift-limit"
+		did, err = d.admin.SetLimit(c.ctx, topic, group, admin.Limit{})
+	case "reset":
+		act.Action = "reset-limit"
+		did, err = d.admin.ResetLimit(c.ctx, topic, group)
+	default:
+		return "", errNoPage
+	}
+	d.record(c.ctx, act, err)
+	return d.back("/topic", fmt.Sprintf("The limit of group %s is now: %s.", texts.Clip(did.Group, 80), did.After), "t", topic), err
+}
+
+// limitOf reads the limit that the user typed. An empty form is refused, because it would lift the
+// limit.
+func limitOf(c *call) (limit admin.Limit, err error) {
+	rate, atOnce := strings.TrimSpace(c.q("rate")), strings.TrimSpace(c.q("at-once"))
+	if rate == "" && atOnce == "" {
+		return limit, bad("Give a rate, a number at once, or both. Lift is for no limit. Nothing was changed.")
+	}
+	if rate != "" {
+		if limit.Rate, err = admin.ParseRate(rate); err != nil {
+			return limit, bad(fmt.Sprintf("%q is no rate. Write it like 50/s, 10/m or 100/5s. Nothing was changed.", texts.Clip(rate, 40)))
+		}
+	}
+	if limit.Burst, err = numberOf(c, "burst"); err == nil {
+		limit.AtOnce, err = numberOf(c, "at-once")
+	}
+	return limit, err
+}
+
+// numberOf reads a number of messages that the user typed, 0 if none.
+func numberOf(c *call, field string) (int, error) {
+	text := strings.TrimSpace(c.q(field))
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return 0, bad(fmt.Sprintf("%q is no number of messages, from 1. Nothing was changed.", texts.Clip(text, 40)))
+	}
+	return n, nil
 }
 
 // settle changes one message.

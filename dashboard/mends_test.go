@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/dashboard"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/testkit"
@@ -288,6 +289,68 @@ func TestEveryChangeFromAnotherSiteIsRefused(t *testing.T) {
 	acts, _, err := s.admin.Acts(ctx, "", 0)
 	require.NoError(t, err)
 	require.Empty(t, acts)
+}
+
+func TestTheLimitOfAGroupIsSetLiftedAndReset(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, operator)
+	s.die("orders", "x")
+	limit := func() admin.GroupLimit {
+		stats, err := s.admin.Stats(ctx, "orders")
+		require.NoError(t, err)
+		return stats.Groups[0].Limit
+	}
+	for _, wrong := range [][]string{{}, {"burst", "3"}, {"rate", "0/s"}, {"rate", "NaN/s"}, {"rate", "50"}, {"rate", "5/s", "burst", "0"}, {"at-once", "-1"},
+		{"at-once", "many"}, {"rate", "5/s", "burst", "9999999"}, {"rate", "1/72h"}, {"why", "deal"}} {
+		status, said := s.post("/limit/set", append([]string{"t", "orders", "g", "g"}, wrong...)...)
+		require.Equal(t, http.StatusBadRequest, status, "%q: %s", wrong, said)
+		require.Zero(t, limit())
+	}
+	status, _ := s.post("/limit/other", "t", "orders", "g", "g")
+	require.Equal(t, http.StatusNotFound, status)
+	status, _ = s.post("/limit/set", "t", "orders", "g", "none", "rate", "5/s")
+	require.Equal(t, http.StatusNotFound, status)
+
+	status, to := s.post("/limit/set", "t", "orders", "g", "g", "rate", " 50/s ", "at-once", "5", "why", "deal")
+	require.Equal(t, http.StatusSeeOther, status, to)
+	require.Equal(t, admin.GroupLimit{Limit: admin.Limit{Rate: 50, Burst: 5, AtOnce: 5}, Set: true}, limit())
+	_, body := s.get(to)
+	require.Contains(t, body, "The limit of group g is now: 50/s, burst 5, 5 at once, set by an operator.")
+	require.Contains(t, body, `<span class="chip">50/s, burst 5, 5 at once, set by an operator</span>`)
+	require.NotContains(t, body, ">limited</span>")
+	_, to = s.post("/limit/lift", "t", "orders", "g", "g", "why", "quick")
+	require.Equal(t, admin.GroupLimit{Set: true}, limit())
+	_, body = s.get(to)
+	require.Contains(t, body, `<span class="chip">lifted; subscribers ask for no limit</span>`)
+	_, to = s.post("/limit/reset", "t", "orders", "g", "g")
+	require.Zero(t, limit())
+	_, body = s.get(to)
+	require.Contains(t, body, "is now: no limit.")
+
+	acts, _, err := s.admin.Acts(ctx, "", 0)
+	require.NoError(t, err)
+	var said []string
+	for _, act := range acts {
+		if act.Error == "" {
+			said = append(said, act.By+" "+act.Action+" "+act.Group+" "+act.Detail)
+		}
+	}
+	require.Equal(t, []string{operator.Name + " reset-limit g ", operator.Name + " lift-limit g quick", operator.Name + " limit g 50/s, burst 5, 5 at once: deal"}, said)
+}
+
+func TestALimitedGroupIsMarked(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, operator)
+	in := testkit.SubscribeTo(t, testkit.NewSubscriber(t, s.Server, func(c *redisdelay.SubscriberConfig) {
+		c.ConsumerGroup, c.MaxInFlight, c.AtOnce, c.CloseTimeout = "g", 2, 1, time.Millisecond
+	}), "orders")
+	s.publish("orders", 0, nil, "x")
+	s.publish("orders", 0, nil, "y")
+	testkit.Receive(t, in)
+	testkit.Eventually(t, func() bool {
+		_, body := s.get("/topic?t=orders")
+		return strings.Contains(body, `<span class="chip">1 at once</span> <span class="chip warning">limited</span>`)
+	}, "the chip")
 }
 
 // A pause of no time would be one without end.

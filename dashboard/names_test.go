@@ -75,6 +75,14 @@ func TestFormsWorkForEveryName(t *testing.T) {
 	}
 	require.Equal(t, map[string]bool{"g": false, odd: true}, paused)
 
+	status, _ = s.post("/limit/set", append(s.fields("/topic?t="+q, "/limit/set"), "at-once", "3")...)
+	require.Equal(t, http.StatusSeeOther, status)
+	stats, err = s.admin.Stats(ctx, odd)
+	require.NoError(t, err)
+	for _, g := range stats.Groups {
+		require.Equal(t, g.Group == odd, g.Limit.Set)
+	}
+
 	status, to := s.post("/check", s.fields("/topic?t="+q, "/check")...)
 	require.Equal(t, http.StatusSeeOther, status)
 	s.ends(to)

@@ -41,6 +41,8 @@ func TestHostileTextsAreShownAsText(t *testing.T) {
 	require.NoError(t, sub.SubscribeInitialize(hostile))
 	status, to := s.post("/pause", "t", hostile, "g", hostile, "why", hostile)
 	require.Equal(t, http.StatusSeeOther, status)
+	status, _ = s.post("/limit/set", "t", hostile, "g", hostile, "rate", "5/s", "why", hostile)
+	require.Equal(t, http.StatusSeeOther, status)
 
 	s.recur(daily(hostile, hostile))
 	status, _ = s.post("/schedule/pause", "t", hostile, "s", hostile)

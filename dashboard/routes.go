@@ -48,6 +48,7 @@ func (d *Dashboard) route() {
 	post("/job/stop", Operator, d.stopJob)
 	post("/pause", Operator, d.pause)
 	post("/resume", Operator, d.resume)
+	post("/limit/{do}", Operator, d.limit)
 	post("/message/{do}", Operator, d.settle)
 	post("/schedule/{do}", Operator, d.amend)
 

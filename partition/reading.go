@@ -3,6 +3,7 @@ package partition
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -24,6 +25,7 @@ type reading struct {
 	ctx    context.Context // ends with Subscribe's, or at the end of the Subscriber's Close
 	cancel context.CancelFunc
 	parts  []*part          // partition 0 first
+	shares int              // number of shares into which the limit is divided; 0: there is none
 	passes passes           // members that did not take what they were given
 	events chan func() bool // what run does next; false ends the reading
 	closed chan struct{}    // closed after the consumer's channel
@@ -32,7 +34,7 @@ type reading struct {
 // part is the subscription to one partition.
 type part struct {
 	name   string
-	leave  func()             // ends the subscription when its handlers are done, however long they take
+	sub    *consume.Subscription
 	end    context.CancelFunc // ends it within CloseTimeout
 	ended  <-chan struct{}
 	leaves bool // it is given up, and subscribed to again when that is done
@@ -62,12 +64,12 @@ func newReading(ctx context.Context, s *Subscriber, topic string) *reading {
 // subscribe subscribes to the partition of p.
 func (r *reading) subscribe(p *part) error {
 	ctx, end := context.WithCancel(r.ctx)
-	leave, ended, err := r.s.inside.SubscribeIn(ctx, p.name, r.common)
+	sub, ended, err := r.s.inside.SubscribeIn(ctx, p.name, r.common)
 	if err != nil {
 		end()
 		return err
 	}
-	p.leave, p.end, p.ended, p.leaves, p.waited = leave, end, ended, false, false
+	p.sub, p.end, p.ended, p.leaves, p.waited = sub, end, ended, false, false
 	go func() {
 		<-ended
 		r.tell(p)
@@ -81,6 +83,20 @@ func (r *reading) tell(p *part) {
 	case r.events <- func() bool { return r.ended(p) }:
 	case <-r.closed:
 	}
+}
+
+// begin subscribes to the first plain topics.
+func (r *reading) begin(names []string) error {
+	err := r.divide(r.ctx, names)
+	if err == nil {
+		err = r.grow(names)
+	} else {
+		err = fmt.Errorf("subscribe to topic %q: %w", r.topic, err)
+	}
+	if err == nil && r.s.fixed == 0 && r.shares > 0 {
+		r.followNumber() // it may have changed before the groups had their shares
+	}
+	return err
 }
 
 // grow subscribes to the plain topics that are not subscribed to yet.
@@ -176,6 +192,12 @@ func (r *reading) renew(p *part) bool {
 		}
 	}
 	p.receiver = ""
+	if r.shares > 0 {
+		r.followNumber() // an old share would be too much
+		if !slices.Contains(r.parts, p) {
+			return true
+		}
+	}
 	err := r.subscribe(p)
 	switch {
 	case err == nil:
@@ -199,7 +221,11 @@ func (r *reading) followNumber() {
 		return // the subscriptions end
 	case err == nil && len(names) < had:
 		r.shrink(len(names))
-	case err == nil:
+	}
+	if err == nil {
+		err = r.divide(ctx, names)
+	}
+	if err == nil {
 		err = r.grow(names)
 	}
 	fields := watermill.LogFields{"topic": r.topic}
@@ -253,6 +279,6 @@ func (r *reading) spread() {
 	for _, p := range r.give(owners, nexts) {
 		r.s.logger.Info("Gives a partition up, for a subscriber that is active in fewer", watermill.LogFields{"topic": p.name})
 		p.leaves = true
-		p.leave()
+		p.sub.Leave() // when its handlers are done, however long they take
 	}
 }

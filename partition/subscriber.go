@@ -16,7 +16,6 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/field"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
-	"github.com/redisdelay/watermill-redisdelay/internal/partitions"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -36,7 +35,11 @@ type SubscriberConfig struct {
 
 	// Subscriber configures the Subscriber of the plain topics. Client is required. MaxInFlight is
 	// how many messages of one Subscribe the consumer has at once, of all partitions together.
-	// MaxDead is a limit of each partition. The Unmarshaler gets the name of the plain topic.
+	// MaxDead is a limit of each partition. Limit, Burst and AtOnce are limits of all partitions
+	// together. Each partition gets an equal share of them, and does not lend it to others. Burst
+	// and AtOnce have to be at least the number of partitions, and Burst is by default. While the
+	// number changes, or a topic has partitions that this subscriber does not read, the higher
+	// number counts. The Unmarshaler gets the name of the plain topic.
 	Subscriber redisdelay.SubscriberConfig
 }
 
@@ -54,7 +57,8 @@ func (c SubscriberConfig) Validate() error {
 // Subscriber is a Watermill Subscriber that brings the messages of all partitions of a topic on one
 // channel. It also runs the scheduler of these partitions. It is safe for concurrent use.
 type Subscriber struct {
-	maxInFlight int // of one Subscribe
+	maxInFlight int              // of one Subscribe
+	limit       queue.GroupLimit // of all partitions together; Burst is 0 for the default
 	plain       *redisdelay.Subscriber
 	inside      inside.Subscriber
 	fixed       int // how many partitions a topic has; 0: as many as Redis says
@@ -81,12 +85,14 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 	config.setDefaults()
 	ofEach := config.Subscriber
 	ofEach.MaxInFlight = config.PartitionMaxInFlight
+	ofEach.Limit, ofEach.Burst, ofEach.AtOnce = 0, 0, 0 // each partition gets a share
 	plain, err := redisdelay.NewSubscriber(ofEach, logger)
 	if err != nil {
 		return nil, err
 	}
 	return &Subscriber{
 		maxInFlight: config.Subscriber.MaxInFlight,
+		limit:       queue.GroupLimit{Rate: float64(config.Subscriber.Limit), Burst: config.Subscriber.Burst, AtOnce: config.Subscriber.AtOnce},
 		plain:       plain,
 		inside:      inside.OfSubscriber(plain),
 		fixed:       config.Partitions,
@@ -106,8 +112,13 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 	if err != nil {
 		return err
 	}
+	r := newReading(context.Background(), s, topic)
+	defer r.end()
+	if err := r.divide(r.ctx, names); err != nil {
+		return fmt.Errorf("subscribe to topic %q: %w", topic, err)
+	}
 	for _, name := range names {
-		if err := s.plain.SubscribeInitialize(name); err != nil {
+		if err := s.inside.InitializeIn(name, r.common); err != nil {
 			return err
 		}
 	}
@@ -142,7 +153,8 @@ func (s *Subscriber) partitions(ctx context.Context, topic string) ([]string, er
 //   - Delivery.Topic is the plain topic.
 //   - With Broadcast, the subscription has a group in each partition.
 //
-// If one partition cannot be subscribed to, none is. If the topic has more partitions than
+// If one partition cannot be subscribed to, none is. Errors wrap redisdelay.ErrInvalidConfig if
+// Burst or AtOnce is less than the number of partitions. If the topic has more partitions than
 // SubscriberConfig.Partitions, so that messages there stay unread, it logs an error.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	names, err := s.partitions(ctx, topic)
@@ -150,11 +162,11 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, err
 	}
 	r := newReading(ctx, s, topic)
-	if err := r.grow(names); err != nil {
+	if err := r.begin(names); err != nil {
 		r.end()
 		return nil, err
 	}
-	s.lookForMore(r.ctx, topic, len(names))
+	s.lookForMore(r.ctx, topic, len(r.parts))
 	s.mu.Lock()
 	s.open[r] = true
 	s.mu.Unlock()
@@ -172,11 +184,7 @@ var errMore = errors.New("a publisher has, or had, more partitions")
 
 // lookForMore logs an error if the topic has partitions that are not subscribed to.
 func (s *Subscriber) lookForMore(ctx context.Context, topic string, n int) {
-	var others []string
-	for i := n; i < MaxPartitions; i++ {
-		others = append(others, partitions.Name(topic, i))
-	}
-	more, err := s.inside.Listed(ctx, others)
+	more, err := s.unread(ctx, topic, n)
 	fields := watermill.LogFields{"topic": topic, "partitions": n}
 	switch {
 	case err != nil:

@@ -2,7 +2,6 @@ package periodic
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -152,33 +151,12 @@ func (o *overlap) postpone(msg *message.Message, err error) error {
 
 // keep extends a handling until the function that it returns ends it.
 func (o *overlap) keep(handling *queue.Handling, fields watermill.LogFields) (end func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		ticker := time.NewTicker(o.Lease / 3)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C:
-			}
-			valid, err := handling.Extend(ctx)
-			if ctx.Err() == nil && (err != nil || !valid) {
-				o.logger.Error("Another occurrence of the schedule may be handled now", cmp.Or(err, errLost), fields)
-			}
-		}
-	}()
+	stop := handling.Keep(func(err error) {
+		o.logger.Error("Another occurrence of the schedule may be handled now", err, fields)
+	})
 	return func() {
-		cancel()
-		<-ended
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		if err := handling.End(ctx); err != nil {
+		if err := stop(); err != nil {
 			o.logger.Error("Cannot tell that an occurrence was handled, so that its Lease has to pass", err, fields)
 		}
 	}
 }
-
-var errLost = errors.New("the Lease has passed")

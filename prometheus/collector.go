@@ -262,6 +262,7 @@ func merged(groups []admin.GroupStats) (out []admin.GroupStats, tallies map[stri
 		s.NextRetry = earliest(s.NextRetry, g.NextRetry)
 		s.OldestDead = earliest(s.OldestDead, g.OldestDead)
 		s.LastSeen = earliest(s.LastSeen, g.LastSeen)
+		s.LimitedSince = earliest(s.LimitedSince, g.LimitedSince)
 		s.MaxLateness = max(s.MaxLateness, g.MaxLateness)
 		s.Subscribed = s.Subscribed && g.Subscribed
 		if s.Pause == nil || g.Pause != nil && g.Pause.Since.Before(s.Pause.Since) {
@@ -306,6 +307,7 @@ func exportTopic(out chan<- prometheus.Metric, s admin.Stats, broadcasted tally)
 		gauge(out, descOldest, age(s.Now, g.OldestDue), t, g.Group)
 		gauge(out, descSuspects, float64(g.Suspects), t, g.Group)
 		gauge(out, descSubscribed, truth(g.Subscribed), t, g.Group)
+		gauge(out, descLimited, truth(!g.LimitedSince.IsZero()), t, g.Group)
 		gauge(out, descMaxLateness, g.MaxLateness.Seconds(), t, g.Group)
 		instant(out, descNextRetry, g.NextRetry, t, g.Group)
 		instant(out, descOldestDead, g.OldestDead, t, g.Group)
@@ -390,6 +392,11 @@ func gauge(out chan<- prometheus.Metric, d *prometheus.Desc, value float64, labe
 
 func counter(out chan<- prometheus.Metric, d *prometheus.Desc, value int, labels ...string) {
 	out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), valid(labels)...)
+}
+
+// seconds exports a time that only grows.
+func seconds(out chan<- prometheus.Metric, d *prometheus.Desc, value time.Duration, labels ...string) {
+	out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, value.Seconds(), valid(labels)...)
 }
 
 // instant exports a time as Unix seconds. The zero time has no series.

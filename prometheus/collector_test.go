@@ -156,7 +156,7 @@ func TestCounters(t *testing.T) {
 	w.group("orders", "shop")
 	w.set("stats", "published", 1, "replaced", 2, "left_out", 3, "refused_full", 4)
 	w.set("stats:shop", "acked", 11, "nacked", 12, "retried", 13, "dropped", 14, "expired", 15, "disowned", 10, "suspects", 16, "lease_lost", 17, "given_up", 19,
-		"dead_purged", 18, "dead_deliveries", 21, "dead_lease", 22, "dead_asked", 23, "dead_late", 24, "dead_unmarshal", 25, "dead_killed", 26,
+		"dead_purged", 18, "limited", 27, "limited_ms", 1500, "dead_deliveries", 21, "dead_lease", 22, "dead_asked", 23, "dead_late", 24, "dead_unmarshal", 25, "dead_killed", 26,
 		"late_1", 5, "late_5", 2, "late_1000", 1, "late_60000", 1, "late_more", 3)
 	requireMetrics(t, w.collector(), `
 		published_messages_total{topic="orders"} 1
@@ -174,6 +174,9 @@ func TestCounters(t *testing.T) {
 		lost_leases_total{group="shop",topic="orders"} 17
 		given_up_messages_total{group="shop",topic="orders"} 19
 		dead_purged_messages_total{group="shop",topic="orders"} 18
+		limited_claims_total{group="shop",topic="orders"} 27
+		limited_seconds_total{group="shop",topic="orders"} 1.5
+		limited{group="shop",topic="orders"} 0
 		dead_messages_total{cause="deliveries",group="shop",topic="orders"} 21
 		dead_messages_total{cause="lease",group="shop",topic="orders"} 22
 		dead_messages_total{cause="asked",group="shop",topic="orders"} 23
@@ -202,6 +205,46 @@ func TestASchedulerThatFailsShows(t *testing.T) {
 	requireMetrics(t, c, `scheduler_failing{topic="orders"} 0`)
 	w.set("scheduler", "fault", fmt.Sprintf("%d it broke", noon.UnixMilli()))
 	requireMetrics(t, c, `scheduler_failing{topic="orders"} 1`)
+}
+
+// A group is limited while messages wait because of its limit.
+func TestALimitedGroupShows(t *testing.T) {
+	w := newWorld(t)
+	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: w.server.Client(), ConsumerGroup: "shop", MaxInFlight: 2, AtOnce: 1, CloseTimeout: time.Millisecond}, nil)
+	require.NoError(t, err)
+	defer sub.Close()
+	messages, err := sub.Subscribe(ctx, "orders")
+	require.NoError(t, err)
+	w.publish("orders", 0)
+	w.publish("orders", 0)
+	<-messages
+	require.Eventually(t, func() bool {
+		stats, err := w.server.Admin().Stats(ctx, "orders")
+		require.NoError(t, err)
+		return !stats.Groups[0].LimitedSince.IsZero()
+	}, 10*time.Second, time.Millisecond)
+	c := w.collector()
+	before := valueOf(t, c, "redisdelay_limited_seconds_total")
+	w.server.Advance(3 * time.Second)
+	requireMetrics(t, c, `limited{group="shop",topic="orders"} 1`)
+	require.InDelta(t, before+3, valueOf(t, c, "redisdelay_limited_seconds_total"), 0.5)
+}
+
+// valueOf returns the value of a counter that has one series.
+func valueOf(t *testing.T, c prometheus.Collector, name string) float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(c))
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		if f.GetName() == name {
+			require.Len(t, f.GetMetric(), 1)
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	require.FailNow(t, "there is no metric", name)
+	return 0
 }
 
 // A counter falls only when the exporter starts anew.

@@ -37,6 +37,7 @@ var (
 	descOldest      = desc("oldest_ready_seconds", "How long the next ready message has been due.", "topic", "group")
 	descSuspects    = desc("suspects", "Messages that have lost a lease since they were last nacked.", "topic", "group")
 	descSubscribed  = desc("subscribed", "1 if a subscription waits for messages of the group or holds one.", "topic", "group")
+	descLimited     = desc("limited", "1 if messages of the group wait because of its limit, else 0.", "topic", "group")
 	descMaxLateness = desc("lateness_max_seconds", "The longest time from due to delivery of the last one to two hours.", "topic", "group")
 	descNextRetry   = desc("next_retry_timestamp_seconds", "When the next retry is due.", "topic", "group")
 	descOldestDead  = desc("oldest_dead_timestamp_seconds", "When the oldest dead letter died.", "topic", "group")
@@ -54,6 +55,8 @@ var (
 	descSuspected  = desc("suspected_messages_total", "Messages that became suspects.", "topic", "group")
 	descLeaseLost  = desc("lost_leases_total", "Leases that were lost while a handler had the message.", "topic", "group")
 	descGivenUp    = desc("given_up_messages_total", "Messages that handlers had not settled within CloseTimeout.", "topic", "group")
+	descStopped    = desc("limited_claims_total", "Claims that the group's limit left with less than they asked for.", "topic", "group")
+	descHeldBack   = desc("limited_seconds_total", "Time in which messages of the group waited because of its limit.", "topic", "group")
 	descDead       = desc("dead_messages_total", "Messages that died, by cause: deliveries, lease, asked, late, unmarshal, killed.", "topic", "group", "cause")
 	descDeadPurged = desc("dead_purged_messages_total", "Dead letters that were deleted because of MaxDead.", "topic", "group")
 

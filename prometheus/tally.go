@@ -15,10 +15,10 @@ type tally struct {
 	admin.Lateness
 }
 
-// figures returns all counters of a tally, in a fixed order.
+// figures returns all counters of a tally that are numbers, in a fixed order.
 func (t *tally) figures() []*int {
 	c := &t.GroupCounters
-	return []*int{&c.Delivered, &c.Acked, &c.Nacked, &c.Retried, &c.Dropped, &c.Skipped, &c.Expired, &c.Disowned, &c.Suspects, &c.LeaseLost, &c.GivenUp, &c.DeadPurged,
+	return []*int{&c.Delivered, &c.Acked, &c.Nacked, &c.Retried, &c.Dropped, &c.Skipped, &c.Expired, &c.Disowned, &c.Suspects, &c.LeaseLost, &c.GivenUp, &c.DeadPurged, &c.Limited,
 		&c.Dead.Deliveries, &c.Dead.Lease, &c.Dead.Asked, &c.Dead.Late, &c.Dead.Unmarshal, &c.Dead.Killed}
 }
 
@@ -28,6 +28,7 @@ func (t *tally) grow(before, after tally) {
 	for i, n := range t.figures() {
 		*n += max(0, *to[i]-*from[i])
 	}
+	t.LimitedFor += max(0, after.LimitedFor-before.LimitedFor)
 	t.Lateness = t.Lateness.Plus(after.Lateness.Since(before.Lateness))
 }
 
@@ -63,6 +64,8 @@ func exportTally(out chan<- prometheus.Metric, c tally, topic, group string) {
 	counter(out, descSuspected, c.Suspects, topic, group)
 	counter(out, descLeaseLost, c.LeaseLost, topic, group)
 	counter(out, descGivenUp, c.GivenUp, topic, group)
+	counter(out, descStopped, c.Limited, topic, group)
+	seconds(out, descHeldBack, c.LimitedFor, topic, group)
 	counter(out, descDead, c.Dead.Deliveries, topic, group, "deliveries")
 	counter(out, descDead, c.Dead.Lease, topic, group, "lease")
 	counter(out, descDead, c.Dead.Asked, topic, group, "asked")

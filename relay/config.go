@@ -28,6 +28,8 @@ type Config struct {
 	//   - Backoff is how long a message waits after the destination failed to take it. Default
 	//     redisdelay.ExponentialBackoff(250*time.Millisecond, time.Minute).
 	//   - CloseTimeout defaults to 10s. See Relay.Run for what happens within it.
+	//   - Limit, Burst and AtOnce count messages, not calls of Publish. A batch has as many as they
+	//     allow at that moment.
 	//   - MaxInFlight and Broadcast must be zero, because the relay sets them.
 	Subscriber redisdelay.SubscriberConfig
 

@@ -379,6 +379,8 @@ func TestEmptyFlagsAreRefused(t *testing.T) {
 		{"msg", "kill", "orders", "name", "--group=", "--yes"}, {"msg", "get", "orders", "name", "--by="}, {"publish", "orders", "--uuid="},
 		{"publish", "orders", "--delay-id="}, {"publish", "orders", "--in="}, {"msg", "reschedule", "orders", "name", "--at="}, {"audit", "--by="},
 		{"audit", "--topic="}, {"topics", "--key-prefix="}, {"pause", "orders", "--as="}, {"upcoming", "orders", "--from="}, {"msg", "ls", "orders", "--state="},
+		{"groups", "limit", "orders", "billing", "--rate="}, {"groups", "limit", "orders", "billing", "--rate", "5/s", "--burst="},
+		{"groups", "limit", "orders", "billing", "--at-once", ""}, {"groups", "limit", "orders", "billing", "--lift", "--why="},
 	} {
 		status, _, said := w.run("", args...)
 		require.Equal(t, exitRefused, status, "%s: %s", args, said)

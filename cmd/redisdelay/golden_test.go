@@ -79,6 +79,7 @@ var goldens = []struct {
 	{"repair", "repair orders", ""},
 	{"groups-rm", "groups rm orders audit", ""},
 	{"groups-add", "groups add orders invoices", ""},
+	{"groups-limit", "groups limit orders billing --rate 50/s --burst 10 --at-once 5 --as ann@ops --why deal", ""},
 	{"topics-rm", "topics rm oders", ""},
 	{"schedules-ls", "schedules ls", ""},
 	{"schedules-show", "schedules show reports daily-report", ""},

@@ -61,6 +61,7 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 		"groups ls":      {{}},
 		"groups idle":    {{}},
 		"groups add":     {{topic, "new" + evil}, {"missing" + evil, evil}},
+		"groups limit":   {{topic, group}, {topic, "missing" + evil}, {topic, group, "--rate", evil}, {topic, group, "--rate", "5/s", "--why", evil}, {topic, group, "--at-once", evil}},
 		"groups rm":      {{topic, "lonely" + evil, "--dry-run"}, {topic, "missing" + evil, "--yes"}},
 		"workers":        {{}},
 		"upcoming":       {{topic, "--group", group}, {topic, "--group", "missing" + evil}, {topic, "--from", evil}},

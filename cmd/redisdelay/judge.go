@@ -73,7 +73,7 @@ func judge(s admin.Stats) (level, string) {
 		if g.Ready > 0 && !g.Subscribed && !s.Stream && overdue(g.LastSeen) > lateAfter {
 			note(suspicious, "nobody reads %s", g.Group)
 		}
-		if late := overdue(g.OldestDue); late > lateAfter && s.Pause == nil && g.Pause == nil {
+		if late := overdue(g.OldestDue); late > lateAfter && s.Pause == nil && g.Pause == nil && g.LimitedSince.IsZero() {
 			note(suspicious, "%s is %s late", g.Group, span(late))
 		}
 	}

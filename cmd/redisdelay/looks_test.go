@@ -24,7 +24,7 @@ import (
 var changing = []string{
 	"dead requeue", "dead purge", "dead move", "dead import", "msg cancel", "msg reschedule", "msg now", "msg kill", "pause", "resume",
 	"publish", "repair", "relay", "schedule", "schedules pause", "schedules resume", "schedules run", "schedules rm", "partitions set",
-	"groups add", "groups rm", "topics rm", "periodic",
+	"groups add", "groups limit", "groups rm", "topics rm", "periodic",
 }
 
 // dumps returns the value of each key of the server. Keys with an expiry are left out: those are

@@ -246,8 +246,8 @@ func (h *holder) redisActs() map[string]func() error {
 		"groups rm": tool("groups rm old g --yes"), "topics rm": tool("topics rm old --yes"), "repair": tool("repair broken --yes"),
 		"schedules pause": tool("schedules pause reports clean-up"), "schedules resume": tool("schedules resume reports clean-up"),
 		"schedules run": tool("schedules run reports clean-up --yes"), "schedules rm": tool("schedules rm reports clean-up --yes"),
-		"partitions set": tool("partitions set parcels 3"),
-		"CLIENT PAUSE":   raw("client", "pause", 1), "CLIENT KILL": raw("client", "kill", "type", "normal", "skipme", "yes"), "CLIENT LIST": raw("client", "list"),
+		"partitions set": tool("partitions set parcels 3"), "groups limit": tool("groups limit orders billing --rate 5/s"),
+		"CLIENT PAUSE": raw("client", "pause", 1), "CLIENT KILL": raw("client", "kill", "type", "normal", "skipme", "yes"), "CLIENT LIST": raw("client", "list"),
 		"KEYS": raw("keys", "*"), "FLUSHALL": raw("flushall"), "FLUSHDB": raw("flushdb"), "CONFIG GET": raw("config", "get", "*"), "CONFIG SET": raw("config", "set", "maxmemory", 0),
 		"EVAL of another key":  raw("eval", "return redis.call('get', KEYS[1])", 1, "other:key"),
 		"EVAL of a hidden key": raw("eval", "return redis.call('get', 'other:key')", 0),
@@ -351,7 +351,7 @@ var redisRows = []string{
 	"`Publisher.Publish`, `publish`", "`Subscriber.Subscribe`", "`tail`", "`schedule`",
 	"`topics TOPIC`, `groups ls`, `msg ls`, `dead ls`, `dead export`, `dead reasons`, `msg get`, `upcoming`",
 	"`topics`, `groups idle`, `top`, `workers`, `check`, `audit`, `schedules ls`, `schedules show`, `doctor`", "`metrics`, `ui`",
-	"`pause`, `resume`, `msg now`, `msg reschedule`, `msg cancel`, `msg kill`, `dead requeue`, `dead purge`, `dead move`, `groups rm`, `topics rm`",
+	"`pause`, `resume`, `msg now`, `msg reschedule`, `msg cancel`, `msg kill`, `dead requeue`, `dead purge`, `dead move`, `groups rm`, `groups limit`, `topics rm`",
 	"`schedules pause`, `schedules resume`, `schedules run`, `schedules rm`, `partitions set`, `repair`",
 	"`CLIENT PAUSE`, `CLIENT KILL`, `CLIENT LIST`, `KEYS`, `SCAN`, `FLUSHALL`, `FLUSHDB`, `CONFIG GET`, `CONFIG SET`, `ACL LIST`, `MONITOR`, `SHUTDOWN`, `SCRIPT FLUSH`, `SCRIPT KILL`, `REPLICAOF`",
 	"`GET of another key`, `EVAL of another key`, `EVAL of a hidden key`, `PUBLISH on another channel`",
@@ -572,7 +572,8 @@ func (g *guest) pageActs() map[string]func() error {
 		},
 		"search by metadata": get("messages?t=orders&key=kind&value=x"),
 		"pause":              post("pause", "t", "orders"), "resume": post("resume", "t", "orders"),
-		"deliver now": post("message/now", "t", "orders", "id", g.named("now")), "reschedule": post("message/later", "t", "orders", "id", g.named("named"), "in", "2h"),
+		"limit a group": post("limit/set", "t", "orders", "g", "billing", "rate", "5/s"),
+		"deliver now":   post("message/now", "t", "orders", "id", g.named("now")), "reschedule": post("message/later", "t", "orders", "id", g.named("named"), "in", "2h"),
 		"cancel": post("message/cancel", "t", "orders", "id", g.named("gone")), "kill": post("message/kill", "t", "orders", "g", "billing", "id", g.named("killed")),
 		"requeue": post("message/requeue", "t", "orders", "g", "billing", "id", g.ids["0"]), "delete": post("message/delete", "t", "orders", "g", "billing", "id", g.ids["1"]),
 		"requeue many": many("requeue", "orders", "1", "g", "billing"), "purge many": many("purge", "orders", "1", "g", "billing"),
@@ -610,7 +611,7 @@ func (g *guest) named(name string) string {
 
 var pageRows = []string{
 	"`topics`, `topic`, `messages`, `message`, `reasons`, `schedules`, `audit log`", "`payload`, `search by metadata`", "`check`",
-	"`pause`, `resume`, `deliver now`, `reschedule`, `cancel`, `kill`, `requeue`, `delete`",
+	"`pause`, `resume`, `limit a group`, `deliver now`, `reschedule`, `cancel`, `kill`, `requeue`, `delete`",
 	"`requeue many`, `move many`, `purge many`, `remove a group`, `remove a topic`, `repair`, `stop an operation`",
 	"`pause a schedule`, `resume a schedule`, `run a schedule`, `remove a schedule`",
 }

@@ -200,6 +200,20 @@ func (a *app) completeTopic(cmd *cobra.Command, args []string, prefix string) ([
 	})
 }
 
+// completeGroup completes the name of a topic, and then that of one of its groups.
+func (a *app) completeGroup(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) != 1 {
+		return a.completeTopic(cmd, args, prefix)
+	}
+	return a.completed(cmd, prefix, func(ctx context.Context) (names []string, err error) {
+		_, stats, err := a.stats(ctx, args[0])
+		for _, g := range stats.Groups {
+			names = append(names, g.Group)
+		}
+		return names, err
+	})
+}
+
 // completed returns the names that begin with the prefix, and are plain text.
 func (a *app) completed(cmd *cobra.Command, prefix string, find func(context.Context) ([]string, error)) (found []string, _ cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Root().Context()), 2*time.Second)

@@ -60,6 +60,7 @@ type topRow struct {
 	P99      string  `json:"late_p99,omitempty"`
 	NextDue  string  `json:"next_due,omitempty"`
 	Problem  string  `json:"problem,omitempty"`
+	Limited  string  `json:"limited,omitempty"` // which groups wait for their limit
 
 	worst level
 }
@@ -73,6 +74,7 @@ func (t *top) read(ctx context.Context) (rows []topRow, err error) {
 		sum := sums(s)
 		r := topRow{Topic: s.Topic, Waiting: s.Waiting, Ready: sum.Ready, InHand: sum.InHand, Retrying: sum.Retrying, Dead: sum.Dead}
 		r.worst, r.Problem = judge(s)
+		r.Limited = limitedNow(s)
 		if !s.NextDue.IsZero() {
 			r.NextDue = ago(s.NextDue, s.Now)
 		}
@@ -122,7 +124,7 @@ const longest = 36
 func (t *top) table(rows []topRow) *table {
 	table := t.app.out.table("TOPIC", "PROBLEM", "WAITING", "READY", "IN HAND", "RETRYING", "DEAD", "IN/S", "OUT/S", "LATE P50", "P99", "NEXT DUE")
 	for _, r := range rows {
-		table.row(r, cut(clean(r.Topic), longest), r.worst.cell(cut(clean(r.Problem), longest)), r.Waiting, r.Ready, r.InHand, r.Retrying, alarming.in(r.Dead, r.Dead > 0), fmt.Sprintf("%.1f", r.In), fmt.Sprintf("%.1f", r.Out),
+		table.row(r, cut(clean(r.Topic), longest), r.worst.cell(cut(clean(state(r.Problem, r.Limited)), longest)), r.Waiting, r.Ready, r.InHand, r.Retrying, alarming.in(r.Dead, r.Dead > 0), fmt.Sprintf("%.1f", r.In), fmt.Sprintf("%.1f", r.Out),
 			r.P50, r.P99, r.NextDue)
 	}
 	return table

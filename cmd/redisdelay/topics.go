@@ -74,7 +74,7 @@ func (a *app) listTopics(ctx context.Context, named []string) error {
 			t.row(s, s.Topic, "", "", "", "", "", "", "", level.cell(problem))
 			return
 		}
-		t.row(s, s.Topic+inPartitions(len(s.Partitions)), len(s.Groups), s.Waiting, sum.Ready, sum.InHand, sum.Retrying, alarming.in(sum.Dead, sum.Dead > 0), ago(s.NextDue, s.Now), level.cell(problem))
+		t.row(s, s.Topic+inPartitions(len(s.Partitions)), len(s.Groups), s.Waiting, sum.Ready, sum.InHand, sum.Retrying, alarming.in(sum.Dead, sum.Dead > 0), ago(s.NextDue, s.Now), level.cell(state(problem, limitedNow(s))))
 	}
 	err := a.overview(ctx, named, func(s admin.Stats) {
 		row(s)
@@ -118,7 +118,7 @@ func (a *app) groupsCommand() *cobra.Command {
 	remove.Flags().DurationVar(&rmIdle, "idle", 0, "instead of GROUP: all groups without a subscriber for at least so long, 1m or more")
 	a.consentFlags(remove.Flags())
 	a.jsonFlag(remove.Flags())
-	return a.family("groups", "consumer groups", list, idle, a.addGroupCommand(), remove)
+	return a.family("groups", "consumer groups", list, idle, a.addGroupCommand(), a.limitGroupCommand(), remove)
 }
 
 func (a *app) addGroupCommand() *cobra.Command {
@@ -171,7 +171,7 @@ func (a *app) addGroup(ctx context.Context, topic, group string, settings admin.
 }
 
 func (a *app) groupTable() *table {
-	return a.out.table("TOPIC", "GROUP", "READY", "IN HAND", "RETRYING", "DEAD", "SUSPECTS", "SUBSCRIBED", "ACTIVE", "LAST SEEN", "PAUSED")
+	return a.out.table("TOPIC", "GROUP", "READY", "IN HAND", "RETRYING", "DEAD", "SUSPECTS", "SUBSCRIBED", "ACTIVE", "LAST SEEN", "LIMIT", "PAUSED")
 }
 
 func groupCells(t *table, s admin.Stats, g admin.GroupStats) {
@@ -181,7 +181,7 @@ func groupCells(t *table, s admin.Stats, g admin.GroupStats) {
 		paused = "the topic: " + pausedCell(s.Pause, now)
 	}
 	t.row(ofTopic{topic, g}, topic, g.Group, g.Ready, g.InHand, g.Retrying, alarming.in(g.Dead, g.Dead > 0), doubtful.in(g.Suspects, g.Suspects > 0),
-		doubtful.in(g.Subscribed, !g.Subscribed && g.Group != redisdelay.StreamGroup), activeOf(s, g.Group), ago(g.LastSeen, now), doubtful.in(paused, paused != "-"))
+		doubtful.in(g.Subscribed, !g.Subscribed && g.Group != redisdelay.StreamGroup), activeOf(s, g.Group), ago(g.LastSeen, now), limitCell(g), doubtful.in(paused, paused != "-"))
 }
 
 // pausedCell says since when, for how long and why.

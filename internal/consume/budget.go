@@ -3,9 +3,12 @@ package consume
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // Common is what several subscriptions have in common that are one for the consumer.
@@ -13,6 +16,23 @@ type Common struct {
 	Member string                // the first letters of the names of all of them
 	Out    chan *message.Message // all of them hand out here; none closes it
 	Budget *Budget
+
+	Limit atomic.Pointer[queue.GroupLimit] // of each group; nil: that of its Options
+	Set   *queue.GroupLimit                // that an operator has set, for groups that are new; nil: none
+}
+
+// GroupOptions returns the options to register a group with. set: it may be new.
+func (c *Common) GroupOptions(options queue.GroupOptions, set bool) queue.GroupOptions {
+	if c == nil {
+		return options
+	}
+	if limit := c.Limit.Load(); limit != nil {
+		options.Limit = *limit
+	}
+	if set {
+		options.Set = c.Set
+	}
+	return options
 }
 
 // Budget is the number of messages that the consumer of several subscriptions has at once at most.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -33,7 +34,7 @@ func (s *Subscription) exchange(x *Exchange) error {
 	a := Answer{Sent: time.Now()}
 	acks := s.group.AckCalls(x.Acks)
 	drops := s.group.DropCalls(x.Drops)
-	releases := s.group.ReleaseCalls(x.ReleasesInOrder())
+	releases := s.group.ReleaseCalls(x.ReleasesInOrder(), x.limited && !slices.ContainsFunc(x.Releases, func(m Message) bool { return m.used }))
 	nacks := s.group.NackCalls(x.Nacks)
 	extends := s.group.ExtendCalls(x.Extend, s.LeaseDuration)
 	if x.Worker != "" {
@@ -162,12 +163,20 @@ func (l *link) clear(lane int) {
 // registerAgain registers the group, because the server has lost its data.
 func (s *Subscription) registerAgain() error {
 	s.link.groupGone = true
-	got, err := s.Topic.Join(s.link.ctx, s.group.Name, s.Options)
+	got, err := s.Topic.Join(s.link.ctx, s.group.Name, s.Common.GroupOptions(s.Options, false))
 	if err != nil {
 		return err
 	}
 	s.groupIsBack()
 	LogRegistered(s.Logger, got, nil)
+	return nil
+}
+
+// Register registers the group anew, after Common.Limit has changed.
+func (s *Subscription) Register(ctx context.Context) error {
+	if _, err := s.Topic.Join(ctx, s.group.Name, s.Common.GroupOptions(s.Options, false)); err != nil {
+		return fmt.Errorf("register consumer group %q of topic %q: %w", s.group.Name, s.Topic.Name, err)
+	}
 	return nil
 }
 

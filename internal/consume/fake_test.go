@@ -23,6 +23,8 @@ type fakeRedis struct {
 	wakes    int                  // wake-ups on their way to it
 	gone     bool                 // the group is
 	limit    int                  // of deliveries that count; 0: none
+	atOnce   int                  // messages that the group leases at most; 0: any number
+	turns    bool                 // the subscription waits until it may lease more
 	counted  map[string]int       // expiries of each message that counted as deliveries
 }
 
@@ -45,6 +47,7 @@ type fakeMessage struct {
 
 type fakeClaim struct {
 	number uint64
+	since  time.Time
 	ids    []string
 }
 
@@ -82,9 +85,31 @@ func (f *fakeRedis) wake() {
 	}
 }
 
+// wakeTurn wakes the subscription if it waits until it may lease more.
+func (f *fakeRedis) wakeTurn() {
+	if f.turns {
+		f.turns = false
+		f.wakes++
+	}
+}
+
+// lease returns how many messages a claim may lease by the limit of the group.
+func (f *fakeRedis) lease(c *queue.Claim) int {
+	if f.atOnce == 0 {
+		return c.Limit
+	}
+	free := f.atOnce
+	for _, m := range f.messages {
+		if m.token != "" {
+			free--
+		}
+	}
+	return max(min(c.Limit, c.Slots, free), 0)
+}
+
 // lose is a server without its data.
 func (f *fakeRedis) lose() {
-	*f = fakeRedis{offset: f.offset, messages: map[string]*fakeMessage{}, claims: map[string]fakeClaim{}, counted: f.counted, last: f.last, named: f.named, gone: true}
+	*f = fakeRedis{offset: f.offset, messages: map[string]*fakeMessage{}, claims: map[string]fakeClaim{}, counted: f.counted, last: f.last, named: f.named, gone: true, atOnce: f.atOnce}
 }
 
 // disown ends all leases.
@@ -112,6 +137,7 @@ func (f *fakeRedis) step(now time.Time) {
 				f.counted[m.id]++
 			}
 			m.token, m.lost, m.alone, m.returned = "", m.token, false, true
+			f.wakeTurn()
 			if f.limit > 0 && m.deliveries >= f.limit {
 				m.dead = true
 				continue
@@ -232,14 +258,18 @@ func (f *fakeRedis) claim(c *queue.Claim, now time.Time) Claimed {
 	if last, ok := f.claims[c.Subscription]; ok && last.number >= c.Number {
 		answer.More = len(f.ready) > 0
 		for _, id := range last.ids {
-			if m := f.messages[id]; m != nil && m.token == f.token(c, m) {
+			if m := f.messages[id]; m != nil && m.token == f.token(c, m, last.since) {
 				answer.Messages = append(answer.Messages, m.message())
 			}
 		}
 		return answer
 	}
 	var ids []string
-	for room := math.MaxInt; len(ids) < c.Limit && len(f.ready) > 0; {
+	limit := f.lease(c)
+	if f.atOnce > 0 {
+		answer.Limits = queue.AtOnceLimited
+	}
+	for room := math.MaxInt; len(ids) < limit && len(f.ready) > 0; {
 		m := f.ready[0]
 		message := m.message()
 		company := message.Company(c.Most)
@@ -250,19 +280,23 @@ func (f *fakeRedis) claim(c *queue.Claim, now time.Time) Claimed {
 			break
 		}
 		f.ready = f.ready[1:]
-		m.token, m.deadline, m.alone = f.token(c, m), now.Add(c.Lease), company == 1
+		m.token, m.deadline, m.alone = f.token(c, m, now), now.Add(c.Lease), company == 1
 		ids = append(ids, m.id)
 		answer.Messages = append(answer.Messages, m.message())
 	}
 	delete(f.claims, c.Subscription)
 	if len(ids) > 0 {
-		f.claims[c.Subscription] = fakeClaim{c.Number, ids}
+		f.claims[c.Subscription] = fakeClaim{c.Number, now, ids}
 	}
 	isMain := c.Address != ""
 	if isMain && c.Limit == 0 {
-		f.waits = false
+		f.waits, f.turns = false, false
 	}
+	short := isMain && limit < min(c.Limit, c.Slots) && len(f.ready) > 0 && answer.Blocked == 0
 	switch {
+	case short:
+		answer.More, answer.Waits = true, true
+		f.waits, f.turns = false, true
 	case len(f.ready) > 0:
 		answer.More = true
 		if answer.Blocked > 0 && c.Slots > 0 {
@@ -275,8 +309,8 @@ func (f *fakeRedis) claim(c *queue.Claim, now time.Time) Claimed {
 	return answer
 }
 
-func (f *fakeRedis) token(c *queue.Claim, m *fakeMessage) string {
-	return fmt.Sprintf("%s:%d:0:%d", c.Subscription, c.Number, m.place)
+func (f *fakeRedis) token(c *queue.Claim, m *fakeMessage, since time.Time) string {
+	return fmt.Sprintf("%s:%d:%d:%d", c.Subscription, c.Number, since.UnixMilli(), m.place)
 }
 
 func (m *fakeMessage) message() Message {

@@ -12,6 +12,7 @@ import (
 type Message struct {
 	queue.Leased
 	sequence uint64 // its place in the order of claiming, from 1
+	used     bool   // the consumer had it, so its token does not go back
 	*lease
 }
 

@@ -40,8 +40,9 @@ type Machine struct {
 	brought int // number of messages that the main lane's last claim brought
 	suspect Suspect
 	taker   Taker
-	epoch   int64 // the highest that a claim returned
-	settles bool  // in strict order, Redis is yet to confirm the last ack
+	epoch   int64        // the highest that a claim returned
+	limited queue.Limits // those of the group, by the last claim
+	settles bool         // in strict order, Redis is yet to confirm the last ack
 	judging Judging
 	clock   ServerClock
 	dates   Dates
@@ -499,7 +500,9 @@ func (m *Machine) Outlived(in *InHand) {
 		m.dates.over = time.Time{} // what is given back comes before what is claimed
 	}
 	if m.phase != Over {
-		m.untold.release([]Message{in.withoutBody()})
+		back := in.withoutBody()
+		back.used = true
+		m.untold.release([]Message{back})
 	}
 }
 

@@ -603,7 +603,7 @@ func TestAClaimIsLimited(t *testing.T) {
 	_, c := d.claims()
 	require.Equal(t, &queue.Claim{
 		Subscription: "main", Number: 1, Limit: 256, Most: fullHand, Lease: modelLease, Slots: 256, Address: "mailbox|1", Patience: 3 * modelPoll,
-		Bytes: 4 << 20, Expiry: time.Hour,
+		Bytes: 4 << 20, Expiry: time.Hour, Turn: true,
 	}, c)
 }
 

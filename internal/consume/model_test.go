@@ -95,10 +95,11 @@ func newModel(t *rapid.T) *model {
 		GroupExpiry:  rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "GroupExpiry"),
 		SingleActive: rapid.Bool().Draw(t, "SingleActive"),
 	}
+	redis := newFakeRedis(time.Duration(rapid.IntRange(-10, 10).Draw(t, "offset")) * time.Second)
+	redis.atOnce = rapid.SampledFrom([]int{0, 0, 1, 3, 50}).Draw(t, "at once")
 	return &model{
-		t: t, m: NewMachine(limits, now), now: now,
-		redis: newFakeRedis(time.Duration(rapid.IntRange(-10, 10).Draw(t, "offset")) * time.Second),
-		held:  map[string]time.Time{}, decided: map[string]bool{}, finished: map[string]bool{}, toldLost: map[string]bool{}, givenUp: map[string]bool{}, strayed: map[string]bool{}, beyond: map[string]bool{}, lost: map[string]bool{}, answered: map[int]int{},
+		t: t, m: NewMachine(limits, now), now: now, redis: redis,
+		held: map[string]time.Time{}, decided: map[string]bool{}, finished: map[string]bool{}, toldLost: map[string]bool{}, givenUp: map[string]bool{}, strayed: map[string]bool{}, beyond: map[string]bool{}, lost: map[string]bool{}, answered: map[int]int{},
 	}
 }
 
@@ -446,6 +447,9 @@ func (h *model) runStray() {
 		}
 	}
 	for id, m := range h.redis.messages {
+		if _, known := h.held[id+" "+m.token]; known { // it was given back to the same lease, in the same instant
+			continue
+		}
 		if m.token != "" && m.token != before[id] { // it is leased to nobody
 			h.lost[id+" "+m.token] = true
 			m.returned = true

@@ -45,6 +45,7 @@ type Exchange struct {
 	Worker   string         // to be shown with Extend; "": the claim shows it, or nothing does
 	extendTo uint64         // sequence number of the last message in Extend
 	beside   bool           // it goes beside an exchange of the main lane
+	limited  bool           // the group has a limit: what is given back need not count
 	left     bool           // other subscriptions are woken already: a group that is gone stays gone
 	asked    []func()       // they are told when the claim has told the server's time
 }
@@ -77,7 +78,7 @@ func (m *Machine) Plan(now time.Time, poll time.Duration, contact Contact) (x *E
 			return nil, now, m.effects()
 		}
 	}
-	x = &Exchange{left: m.phase == Left}
+	x = &Exchange{left: m.phase == Left, limited: m.limited != queue.Unlimited}
 	if extend {
 		x.Extend = m.planExtend(now)
 		x.extendTo = m.held.sequence
@@ -88,6 +89,9 @@ func (m *Machine) Plan(now time.Time, poll time.Duration, contact Contact) (x *E
 		}
 	}
 	if m.main.state == LaneUnanswered {
+		if m.frees() { // the repeat wakes nobody
+			m.supply = Unknown
+		}
 		x.Settlements = m.untold.takeAcks()
 	} else {
 		m.planRelease(now)
@@ -206,7 +210,7 @@ func (m *Machine) planClaim(now time.Time, poll time.Duration, anyway bool) *que
 	woken := m.supply == Unknown
 	d := m.demand(now, woken || due)
 	switch {
-	case woken, due:
+	case woken, due, m.frees():
 	case m.suspect.state == SuspectNext && d.limit > 0:
 	case m.supply == More && d.limit > 0 && m.isLow(d.here):
 	case m.supply != Waiting && d.free > 0 && d.here == 0:
@@ -215,7 +219,7 @@ func (m *Machine) planClaim(now time.Time, poll time.Duration, anyway bool) *que
 	}
 	m.dates.poll = now.Add(poll)
 	// A claim of nothing passes a wake-up on, and shows that a group with an expiry is in use.
-	if d.limit == 0 && !woken && m.limits.GroupExpiry == 0 {
+	if d.limit == 0 && !woken && !m.frees() && m.limits.GroupExpiry == 0 {
 		if m.supply == Waiting {
 			m.supply = Empty // without a claim, the place among the waiters expires
 		}
@@ -225,22 +229,30 @@ func (m *Machine) planClaim(now time.Time, poll time.Duration, anyway bool) *que
 		m.supply = Empty // until the answer comes
 	}
 	slots := max(d.free-d.here, 0)
-	if m.brought >= manyBrought && now.Before(m.dates.answered.Add(2*gather)) {
+	if m.limited == queue.Unlimited && m.brought >= manyBrought && now.Before(m.dates.answered.Add(2*gather)) {
 		slots = 0 // no waiter: if this claim brings as many, the next one follows at once anyway
 	}
-	return m.claim(now, &m.main, queue.Claim{Limit: d.limit, Slots: slots, Held: d.held, Patience: 3 * poll})
+	return m.claim(now, &m.main, queue.Claim{Limit: d.limit, Slots: slots, Held: d.held, Patience: 3 * poll, Turn: woken || due})
+}
+
+// frees reports whether settlements are about to go that let others of the group get messages, so
+// that a claim has to wake these.
+func (m *Machine) frees() bool {
+	return m.limited == queue.AtOnceLimited && !m.untold.empty() || m.limited != queue.Unlimited && len(m.untold.Releases) > 0
 }
 
 // planLeave claims nothing, so that Redis wakes other subscriptions from now on. It does so once,
-// again at each poll while handlers run in a group with an expiry, and at last if there are counts
-// to be told.
+// again at each poll while handlers run in a group with an expiry, with settlements that others of
+// the group wait for, and at last if there are counts to be told.
 func (m *Machine) planLeave(now time.Time, poll time.Duration) *queue.Claim {
 	shows := m.keepsGroup() && !now.Before(m.dates.poll)
-	if m.phase == Left && !shows && !m.tellsLast() {
+	turn := m.supply == Unknown && m.limited != queue.Unlimited // which it passes on
+	if m.phase == Left && !shows && !turn && !m.frees() && !m.tellsLast() {
 		return nil
 	}
 	m.dates.poll = now.Add(poll)
-	return m.claim(now, &m.main, queue.Claim{})
+	m.supply = Empty
+	return m.claim(now, &m.main, queue.Claim{Turn: turn})
 }
 
 // tellsLast reports whether a subscription that closes has settled everything, and counts are left.
@@ -288,9 +300,13 @@ func (m *Machine) isLow(here int) bool {
 // because handlers still run.
 func (m *Machine) keepsGroup() bool { return m.limits.GroupExpiry > 0 && len(m.held.inHand) > 0 }
 
-// wanted is how many messages the consumer can take at once, and how many more to claim in advance.
+// wanted is how many messages the consumer can take at once, and how many more to claim in advance:
+// none in a group with a limit, whose messages begin when they are claimed.
 func (m *Machine) wanted() (free, prefetch int) {
 	free = min(m.places.has-len(m.held.inHand), m.taker.room, mostClaimed)
+	if m.limited != queue.Unlimited {
+		return free, 0
+	}
 	return free, m.taker.prefetch(m.places.fair)
 }
 
@@ -343,7 +359,7 @@ func (m *Machine) planForget(now time.Time, anyway bool) *queue.Claim {
 // PlanBeside returns an exchange to be carried out beside the main lane's, or nil. It gives the
 // server work while one answer is taken in and the next exchange is written. It returns nil unless:
 //
-//   - the last claim left messages,
+//   - the last claim left messages, and the group has no limit,
 //   - at least a third of what the consumer wants is still to come,
 //   - the order does not count (MaxInFlight above 1), since the server may run either one first,
 //   - no suspect needs few neighbours, and the main lane's claim cannot bring one,
@@ -351,7 +367,7 @@ func (m *Machine) planForget(now time.Time, anyway bool) *queue.Claim {
 func (m *Machine) PlanBeside(now time.Time) *Exchange {
 	main := m.main.claim
 	switch {
-	case m.supply != More || m.limits.MaxInFlight == 1:
+	case m.supply != More || m.limits.MaxInFlight == 1 || m.limited != queue.Unlimited:
 	case m.main.state != LaneAsked || main.Limit == 0 || main.Held < m.limits.MaxInFlight:
 	case m.second.state != LaneIdle || m.phase != Open || m.taker.state != Takes:
 	case m.suspect.state != NoSuspect:

@@ -108,7 +108,7 @@ func (f *server) script(args []any) any {
 		}
 		return int64(settled)
 	case "release":
-		for i := len(text) - 2; i >= 1; i -= 2 {
+		for i := len(text) - 2; i >= 2; i -= 2 {
 			f.release(&queue.Leased{ID: text[i], Token: text[i+1]})
 		}
 	case "nack":
@@ -143,7 +143,7 @@ func (f *server) script(args []any) any {
 }
 
 func (f *server) answerClaim(args []any, text []string) any {
-	for i := 17; i < len(args); i += 2 {
+	for i := 18; i < len(args); i += 2 {
 		f.counted[text[i]] += args[i+1].(int)
 	}
 	lease, _ := strconv.Atoi(text[5])
@@ -155,8 +155,9 @@ func (f *server) answerClaim(args []any, text []string) any {
 		return []any{"unregistered"}
 	}
 	flag := map[bool]int64{true: 1}
-	entries, bodies, expiries := "", []any{}, []any{}
+	entries, bodies, expiries, since := "", []any{}, []any{}, "0"
 	for _, m := range a.Messages {
+		since = strings.Split(m.Token, ":")[2]
 		if entries != "" {
 			entries += " "
 		}
@@ -165,7 +166,7 @@ func (f *server) answerClaim(args []any, text []string) any {
 		expiries = append(expiries, int64(m.Expiries))
 	}
 	now := strconv.FormatInt(a.Now.UnixMilli(), 10)
-	return []any{"", flag[a.More], int64(a.Blocked), flag[a.Waits], int64(0), entries, bodies, []any{}, now, expiries, "0", "0"}
+	return []any{"", flag[a.More], int64(a.Blocked), flag[a.Waits], int64(0), entries, bodies, []any{}, now, expiries, since, "0", int64(a.Limits)}
 }
 
 // shell is a subscription in a bubble that runs, and its server.

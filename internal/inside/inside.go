@@ -55,13 +55,22 @@ func GuardOf(ctx context.Context, delayID string) *queue.Guard {
 
 // Subscriber is the inside of a *redisdelay.Subscriber.
 type Subscriber interface {
-	// SubscribeIn is Subscribe, for one of several subscriptions with something in common. leave
-	// ends the subscription once its handlers are done, without CloseTimeout. ended is closed when
-	// the subscription has ended.
-	SubscribeIn(ctx context.Context, topic string, common *consume.Common) (leave func(), ended <-chan struct{}, err error)
+	// SubscribeIn is Subscribe, for one of several subscriptions with something in common. ended is
+	// closed when the subscription has ended.
+	SubscribeIn(ctx context.Context, topic string, common *consume.Common) (sub *consume.Subscription, ended <-chan struct{}, err error)
+
+	// InitializeIn is SubscribeInitialize, for one of several topics with something in common.
+	InitializeIn(topic string, common *consume.Common) error
+
+	// SetLimit returns the limit that an operator has set for the group in a topic. Without one, or
+	// with Broadcast, it returns nil.
+	SetLimit(ctx context.Context, topic string) (*queue.GroupLimit, error)
 
 	// SingleActive tells whether the groups have the setting.
 	SingleActive() bool
+
+	// Read tells which topics somebody reads with the group. With Broadcast nobody else does.
+	Read(ctx context.Context, topics []string) ([]bool, error)
 
 	// Seats returns of each topic which subscription of the group is active, and which is next.
 	Seats(ctx context.Context, topics []string) ([]queue.Seat, error)

@@ -76,9 +76,10 @@ func (c Counts) Has(group string) bool {
 	return slices.ContainsFunc(c.Groups, func(g GroupCounts) bool { return g.Name == group })
 }
 
-// Subscribed tells whether a subscription waits for messages, rests, stands by, or holds one.
+// Subscribed tells whether a subscription waits for messages or for the limit, rests, stands by, or
+// holds a message.
 func (g GroupCounts) Subscribed() bool {
-	return g.Number("waiters")+g.Number("resting")+g.Number("held")+g.Number("standbys") > 0
+	return g.Number("waiters")+g.Number("limited")+g.Number("resting")+g.Number("held")+g.Number("standbys") > 0
 }
 
 // Active returns what is known about the active subscription.

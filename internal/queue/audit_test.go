@@ -294,7 +294,7 @@ func TestUncertainViolationsAreNotReported(t *testing.T) {
 					}
 					moved++
 					for range 2 {
-						w.do(s.group.ReleaseCalls(held(s.claim(1000)))...)
+						w.do(s.group.ReleaseCalls(held(s.claim(1000)), false)...)
 					}
 				}})
 				require.Positive(t, moved)

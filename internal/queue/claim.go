@@ -56,6 +56,7 @@ type Claim struct {
 	Counts   Counts        // since the last claim
 	Worker   string        // of Worker.Sign, to show that the subscription lives; "" most often
 	Epoch    int64         // the highest that claims of the subscription returned
+	Turn     bool          // the subscription was woken, or polls: it need not leave tokens to those that wait
 }
 
 // Claimed is the result of a claim.
@@ -69,6 +70,7 @@ type Claimed struct {
 	Orphans int       // IDs without a body, which were dropped
 	Now     time.Time // by the server's clock
 	Epoch   int64     // with SingleActive, of the active subscription if it is this one; else 0
+	Limits  Limits    // of the group
 }
 
 // Leased is a message that a subscription holds.
@@ -91,7 +93,7 @@ func (g *Group) ClaimCall(c Claim) *Call {
 		"group", g.Name, "subscription", c.Subscription, "number", c.Number, "limit", min(c.Limit, 1000), "held", c.Held,
 		"lease", millis(c.Lease), "slots", c.Slots, "address", c.Address, "patience", millis(c.Patience), "bytes", c.Bytes,
 		"memory", millis(memory), "expiry", expiry(c.Expiry), "most", c.Most, "worker", c.Worker, "latest_ms", c.Counts.latest(),
-		"single", g.single, "known", c.Epoch,
+		"single", g.single, "known", c.Epoch, "turn", c.Turn,
 	})
 	c.Counts.each(func(field string, n int) { d.Each("figure", "field", field, "more", n) })
 	return d.Call()
@@ -133,6 +135,7 @@ func (c Claim) ReadClaimTo(add func(Leased), call *Call) (Claimed, error) {
 		Waits:   reply.Flag("waits"),
 		Orphans: reply.Number("orphans"),
 		Now:     Instant(reply.Text("now")),
+		Limits:  Limits(reply.Number("limits")),
 	}, nil
 }
 

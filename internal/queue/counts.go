@@ -25,7 +25,7 @@ var TopicCounters = []string{"published", "replaced", "left_out", "refused_full"
 // GroupCounters are the fields of a group's stats that are counters for operators. Package admin
 // has a field for each, of the same name in JSON.
 var GroupCounters = func() []string {
-	fields := []string{"acked", "nacked", "retried", "dropped", "expired", "disowned", "suspects", "lease_lost", "given_up", "dead_purged", "skipped"}
+	fields := []string{"acked", "nacked", "retried", "dropped", "expired", "disowned", "suspects", "lease_lost", "given_up", "dead_purged", "skipped", "limited", "limited_ms"}
 	for _, cause := range []Cause{LastDelivery, LeaseExpired, Asked, TooLate, Unreadable, Killed} {
 		fields = append(fields, "dead_"+string(cause))
 	}

@@ -13,9 +13,26 @@ const Layout = "2"
 // another version.
 const StreamLayout = Layout + " stream"
 
-// SingleLayout is the layout of a topic that has, or once had, a group with SingleActive. Programs
-// that do not know the setting refuse it as another version.
-const SingleLayout = Layout + " single"
+// The layout of another topic may have marks after the version: "single" if the topic has, or once
+// had, a group with SingleActive, and "limits" for groups with a limit. Programs that do not know
+// the setting refuse it as another version. The snippet marks writes the same.
+const (
+	singleMark = " single"
+	limitsMark = " limits"
+)
+
+// readLayout returns which marks the layout of a topic has, and whether this program knows it.
+func readLayout(text string) (single, bounded, known bool) {
+	rest, bounded := strings.CutSuffix(text, limitsMark)
+	rest, single = strings.CutSuffix(rest, singleMark)
+	return single, bounded, rest == Layout || text == StreamLayout
+}
+
+// KnowsLayout tells whether this program knows a layout.
+func KnowsLayout(text string) bool {
+	_, _, known := readLayout(text)
+	return known
+}
 
 // StreamGroup is the only group of a topic with a stream. Its ready list is the stream.
 const StreamGroup = "stream"
@@ -78,6 +95,7 @@ func (k Keys) Counters() string  { return k.base + "stats" }
 func (k Keys) Schedules() string { return k.base + "schedules" }
 func (k Keys) Active() string    { return k.base + "active" }
 func (k Keys) Programs() string  { return k.base + "programs" }
+func (k Keys) Limits() string    { return k.base + "limits" }
 
 // Keys that hold the number of a publisher's last call, a subscription's last claim, and the result
 // of one operation of an operator.
@@ -90,6 +108,12 @@ func (k Keys) Operation(token string) string    { return k.base + "operation:" +
 // of the schedule is encoded, so it has no colon.
 func (k Keys) Handling(schedule, group string) string {
 	return k.Handlings() + EncodeName(schedule) + ":" + group
+}
+
+// Place returns the key of one of the places that a key of messages has in a group. No encoded name
+// of a schedule begins like it.
+func (k Keys) Place(number int, key, group string) string {
+	return k.Handlings() + "@" + strconv.Itoa(number) + "@" + EncodeName(key) + ":" + group
 }
 
 // Handlings returns what all keys of Handling begin with.
@@ -109,6 +133,7 @@ func (k Keys) Stats(group string) string      { return k.base + "stats:" + group
 func (k Keys) Suspects(group string) string   { return k.base + "suspects:" + group }
 func (k Keys) Workers(group string) string    { return k.base + "workers:" + group }
 func (k Keys) Standby(group string) string    { return k.base + "standby:" + group }
+func (k Keys) Limited(group string) string    { return k.base + "limited:" + group }
 
 // kind is what a name of a key in the header of a script stands for.
 type kind struct {
@@ -134,12 +159,14 @@ var kinds = map[string]kind{
 	"scheduler": ofTopic("hash", Keys.Scheduler), "idle": ofTopic("zset", Keys.Idle), "names": ofTopic("hash", Keys.Names),
 	"taken": ofTopic("zset", Keys.Taken), "paused": ofTopic("hash", Keys.Paused), "resumes": ofTopic("zset", Keys.Resumes),
 	"schedules": ofTopic("hash", Keys.Schedules), "programs": ofTopic("zset", Keys.Programs), "active": ofTopic("hash", Keys.Active),
+	"limits":   ofTopic("hash", Keys.Limits),
 	"handling": {typ: "string"}, "publisher": {typ: "string"}, "claim": {typ: "string"}, "operation": {typ: "string"},
 
 	"ready": ofGroup("list", Keys.Ready), "unack": ofGroup("zset", Keys.Unack), "leases": ofGroup("hash", Keys.Leases),
 	"retry": ofGroup("zset", Keys.Retry), "deliveries": ofGroup("hash", Keys.Deliveries), "waiters": ofGroup("zset", Keys.Waiters),
 	"dead": ofGroup("zset", Keys.Dead), "resting": ofGroup("zset", Keys.Resting), "stats": ofGroup("hash", Keys.Stats),
 	"suspects": ofGroup("hash", Keys.Suspects), "workers": ofGroup("hash", Keys.Workers), "standby": ofGroup("zset", Keys.Standby),
+	"limited": ofGroup("zset", Keys.Limited),
 
 	"counters": ofTopic("hash", Keys.Counters),
 	// Without a window these are keys of a group without a name, which does not exist.

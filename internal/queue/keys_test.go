@@ -18,7 +18,7 @@ import (
 var update = flag.Bool("update", false, "write the golden files")
 
 // ofTopic is how many keys of keysOfTopic are not the group's.
-const ofTopic = 20
+const ofTopic = 21
 
 // slotOf is the cluster slot of a key: CRC16 (XMODEM) of its hash tag, or of all of it.
 func slotOf(key string) int {
@@ -53,9 +53,9 @@ func TestSlotOfKnownKeys(t *testing.T) {
 // keysOfTopic are all keys that a topic has with one group, publisher and subscription.
 func keysOfTopic(k queue.Keys, group, publisher, subscription string) []string {
 	return []string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Groups(), k.Scheduler(), k.Idle(),
-		k.Names(), k.Taken(), k.Paused(), k.Resumes(), k.Counters(), k.Schedules(), k.Programs(), k.Active(), k.Operation(publisher), k.Handling("s: %", group),
+		k.Names(), k.Taken(), k.Paused(), k.Resumes(), k.Counters(), k.Schedules(), k.Programs(), k.Active(), k.Limits(), k.Operation(publisher), k.Handling("s: %", group),
 		k.Publisher(publisher), k.Claim(subscription), k.Ready(group), k.Unack(group), k.Leases(group),
-		k.Retry(group), k.Deliveries(group), k.Waiters(group), k.Dead(group), k.Resting(group), k.Stats(group), k.Suspects(group), k.Workers(group), k.Standby(group)}
+		k.Retry(group), k.Deliveries(group), k.Waiters(group), k.Dead(group), k.Resting(group), k.Stats(group), k.Suspects(group), k.Workers(group), k.Standby(group), k.Limited(group)}
 }
 
 func TestEachKeyHasAType(t *testing.T) {

@@ -37,6 +37,13 @@ func live(t *testing.T, s redistest.Server) {
 		newWorld(t, s, fmt.Sprint("stream ", i)).streaming(kept).flow()
 		newWorld(t, s, fmt.Sprintf("recurring {%d}", i), "a").recur()
 		newWorld(t, s, fmt.Sprintf("single {%d}", i)).takeTurns(m)
+		w = newWorld(t, s, fmt.Sprintf("limited {%d}", i))
+		holder, claimed := w.limits()
+		w.setLimit("c", &queue.GroupLimit{AtOnce: 9})
+		w.count(holder.group.ReleaseCalls(claimed, true)...)
+		holder.claim(0)
+		require.NoError(t, w.topic.Remove(ctx, "c"))
+		require.NoError(t, w.Client.Del(ctx, w.keys.Claim("SUB2")).Err())
 	}
 	queuetest.CheckDrained(t, s.Client, s.Prefix)
 }

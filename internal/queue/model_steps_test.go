@@ -272,7 +272,7 @@ func (m *model) release(t *rapid.T) {
 }
 
 func (m *model) giveBack(s *sub, taken []*queue.Leased) {
-	m.settle(s.group.ReleaseCalls(taken), taken, func(p *picture, _, _ int64) { p.Groups[s.group.Name].back(taken) })
+	m.settle(s.group.ReleaseCalls(taken, false), taken, func(p *picture, _, _ int64) { p.Groups[s.group.Name].back(taken) })
 }
 
 func (m *model) nack(t *rapid.T) {
@@ -412,7 +412,7 @@ func (m *model) late(t *rapid.T) {
 		func() {
 			require.Zero(t, m.count(g.NackCalls([]queue.Failure{{Leased: l.Leased, Limit: 1}})...))
 		},
-		func() { require.Zero(t, m.count(g.ReleaseCalls(one)...)) },
+		func() { require.Zero(t, m.count(g.ReleaseCalls(one, false)...)) },
 	}
 	m.still(extend)
 	m.unchanged(extend)

@@ -61,7 +61,7 @@ func (t *Topic) PromoteCall(groups *Groups, address string, patience time.Durati
 		return t.promoteStreamCall(groups, address, patience)
 	}
 	return t.NewCall(&promoteScript, Target{Groups: groups.All()}, "version", groups.Version, "me", address, "patience", patience,
-		"budget", budget, "window", windowEnd(groups.Window), "single", groups.Single, "full", full)
+		"budget", budget, "window", windowEnd(groups.Window), "single", groups.Single, "bounded", groups.Bounded, "full", full)
 }
 
 // ReadTurn reads the reply of PromoteCall. If the set of groups has changed, the call did nothing
@@ -105,7 +105,8 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 // begins no further group.
 func (t *Topic) Expire(ctx context.Context) (more bool, err error) {
 	_, more, err = t.sweep(ctx, func(groups *Groups) *Call {
-		return t.NewCall(&expireScript, Target{Groups: groups.Names}, "version", groups.Version, "budget", budget, "single", groups.Single)
+		return t.NewCall(&expireScript, Target{Groups: groups.Names}, "version", groups.Version, "budget", budget, "single", groups.Single,
+			"bounded", groups.Bounded)
 	})
 	return more, err
 }

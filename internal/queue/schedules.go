@@ -1,7 +1,9 @@
 package queue
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -287,6 +289,50 @@ type Handling struct {
 func (t *Topic) Handle(schedule, group string, at time.Time, lease time.Duration) *Handling {
 	return &Handling{t, t.keys.Handling(schedule, group), group, strconv.FormatInt(at.UnixMilli(), 10), Token(), lease}
 }
+
+// MostPlaces is how many messages with one key may be handled at once at most: each takes a call.
+const MostPlaces = 32
+
+// Places returns handlings of a message, one for each place that its key has in a group. No two
+// messages have the same place at a time.
+func (t *Topic) Places(key, group, id string, n int, lease time.Duration) []*Handling {
+	places := make([]*Handling, n)
+	for i := range places {
+		places[i] = &Handling{t, t.keys.Place(i, key, group), group, id, Token(), lease}
+	}
+	return places
+}
+
+// Keep extends the handling until end is called. lost is told when it may be valid no more.
+func (h *Handling) Keep(lost func(error)) (end func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticker := time.NewTicker(h.lease / 3)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			valid, err := h.Extend(ctx)
+			if ctx.Err() == nil && (err != nil || !valid) {
+				lost(cmp.Or(err, errLeasePassed))
+			}
+		}
+	}()
+	return func() error {
+		cancel()
+		<-ended
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		return h.End(ctx)
+	}
+}
+
+var errLeasePassed = errors.New("the Lease has passed")
 
 // Begin tells whether the group handles no other occurrence of the schedule, and no other one is
 // next. again is for an occurrence that was delivered before: if it may not begin, it is the next

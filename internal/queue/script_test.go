@@ -52,7 +52,7 @@ func TestScriptsAreLoadedWhileAnotherNodeHangs(t *testing.T) {
 		require.NoError(t, owner.Client(t).ScriptFlush(ctx).Err())
 		hangs.Pause()
 		began := time.Now()
-		err := do(ctx, client, topic.ResignCall("nobody"), topic.Group("a").ReleaseCalls([]*queue.Leased{{ID: "x", Token: "y"}})[0])
+		err := do(ctx, client, topic.ResignCall("nobody"), topic.Group("a").ReleaseCalls([]*queue.Leased{{ID: "x", Token: "y"}}, false)[0])
 		took := time.Since(began)
 		hangs.Resume()
 		require.NoError(t, err)
@@ -72,7 +72,7 @@ func TestPipelinedCallsKeepTheirOrderWhenScriptsAreMissing(t *testing.T) {
 		require.NoError(t, w.Client.ScriptFlush(ctx).Err())
 		w.do(s.group.ExtendCalls(claimed, time.Hour)...) // loads what it needs
 
-		calls := s.group.ReleaseCalls(claimed[1:])
+		calls := s.group.ReleaseCalls(claimed[1:], false)
 		calls = append(calls, s.group.NackCalls([]queue.Failure{failed(claimed[0])})...)
 		query := s.query(9)
 		calls = append(calls, s.group.ClaimCall(query))
@@ -96,7 +96,7 @@ func TestPipelinedCallsKeepTheirOrderWhileScriptsAreLoaded(t *testing.T) {
 			for _, source := range order[:n] {
 				require.NoError(t, w.Client.ScriptLoad(ctx, source).Err())
 			}
-			calls := s.group.ReleaseCalls(claimed[1:])
+			calls := s.group.ReleaseCalls(claimed[1:], false)
 			calls = append(calls, s.group.NackCalls([]queue.Failure{failed(claimed[0], func(f *queue.Failure) { f.Limit = -1 })})...)
 			query := s.query(9)
 			calls = append(calls, s.group.ClaimCall(query))
@@ -115,7 +115,7 @@ func TestPipelineAfterScriptFlush(t *testing.T) {
 		s := w.sub("a")
 		claimed := held(s.claim(2))
 		require.NoError(t, w.Client.ScriptFlush(ctx).Err())
-		calls := s.group.ReleaseCalls(claimed[1:])
+		calls := s.group.ReleaseCalls(claimed[1:], false)
 		calls = append(calls, s.group.AckCalls(claimed[:1])...)
 		query := s.query(9)
 		calls = append(calls, s.group.ClaimCall(query))
@@ -269,7 +269,7 @@ func requireNoReplies(t *testing.T, client redis.UniversalClient, text string) {
 	t.Helper()
 	group := topicOf(client, "own", "topic").Group("a")
 	calls := group.AckCalls([]*queue.Leased{{ID: "x", Token: "y"}})
-	calls = append(calls, group.ReleaseCalls([]*queue.Leased{{ID: "z", Token: "y"}})...)
+	calls = append(calls, group.ReleaseCalls([]*queue.Leased{{ID: "z", Token: "y"}}, false)...)
 	err := do(ctx, client, calls...)
 	require.ErrorContains(t, err, text)
 	require.True(t, servers.Unreachable(err))

@@ -97,6 +97,7 @@ var (
 	MendScript       = load("mend")
 	SingleScript     = load("single")
 	NudgeScript      = load("nudge")
+	LimitScript      = load("limit")
 )
 
 // Scripts returns the text of each script by its name.

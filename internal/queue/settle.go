@@ -42,9 +42,13 @@ func (g *Group) ackCalls(messages []*Leased, drops bool) []*Call {
 }
 
 // ReleaseCalls returns calls that give undelivered messages back. They are in the order of
-// claiming.
-func (g *Group) ReleaseCalls(messages []*Leased) []*Call {
-	calls := leaseCalls(&releaseScript, g.release, messages, "single", g.single)
+// claiming. Of a group that is limited, tokens go back with them.
+func (g *Group) ReleaseCalls(messages []*Leased, limited bool) []*Call {
+	name := ""
+	if limited {
+		name = g.Name
+	}
+	calls := leaseCalls(&releaseScript, g.release, messages, "single", g.single, "group", name)
 	slices.Reverse(calls) // each call puts its messages in front of ready, so the last go first
 	return calls
 }

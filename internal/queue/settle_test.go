@@ -116,7 +116,7 @@ func TestSettlingNothingMakesNoCalls(t *testing.T) {
 		s := w.sub("a")
 		require.Empty(t, s.group.AckCalls(nil))
 		require.Empty(t, s.group.NackCalls(nil))
-		require.Empty(t, s.group.ReleaseCalls(nil))
+		require.Empty(t, s.group.ReleaseCalls(nil, false))
 		require.Empty(t, s.group.ExtendCalls(nil, 0))
 		require.NoError(t, do(ctx, w.Client))
 	}, "a")
@@ -134,7 +134,7 @@ func TestScriptsTakeEmptyInput(t *testing.T) {
 		m = held(s.claim(1))
 		w.do(s.group.ExtendCalls(m, time.Hour)...)
 		s.ack(m...)
-		fixed := map[int]int{0: 0, 1: 2, 3: 1, 5: 3, 6: 1} // call: arguments before the messages; the rest are claims
+		fixed := map[int]int{0: 0, 1: 2, 3: 2, 5: 3, 6: 1} // call: arguments before the messages; the rest are claims
 		for i, call := range r.take() {
 			head, settles := fixed[i]
 			if i == 0 || !settles { // the first is a claim
@@ -277,7 +277,7 @@ func TestRepeatedReleaseChangesNothing(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("x", "y")
 		s := w.sub("a")
-		calls := s.group.ReleaseCalls(held(s.claim(2)))
+		calls := s.group.ReleaseCalls(held(s.claim(2)), false)
 		require.Equal(t, 2, w.count(calls...))
 		w.unchanged(func() { require.Zero(t, w.count(calls...)) })
 	}, "a")

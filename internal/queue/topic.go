@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -10,6 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/refusal"
 	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 )
 
@@ -42,6 +46,7 @@ type Groups struct {
 	Window  string   // the takeover window, which scripts treat as a group; "": none
 	Stream  bool     // the topic has a stream, and one group for it
 	Single  bool     // the topic has or had groups with SingleActive
+	Bounded bool     // the topic has or had groups with a limit
 }
 
 // All returns the names of all that messages are kept for: the groups, and then the window.
@@ -63,6 +68,8 @@ type GroupOptions struct {
 	Expiry        time.Duration // the group is removed after this time without use; 0: never
 	SingleActive  bool          // one subscription claims, others stand by
 	WholeLeases   bool          // what a dead process had waits until its leases end
+	Limit         GroupLimit    // that the last subscriber asked for
+	Set           *GroupLimit   // that an operator has set, which applies instead; nil: none. Only a new group is registered with it.
 
 	// Window is for how long groups that come after the topic's first one get what that one got.
 	// The first group opens a window that long; a later one takes it over. 0: the group does
@@ -82,6 +89,12 @@ func (o GroupOptions) encode() string {
 	if o.WholeLeases {
 		text += " whole"
 	}
+	if o.Limit != (GroupLimit{}) {
+		text += " limit:" + o.Limit.encode()
+	}
+	if o.Set != nil {
+		text += " set:" + o.Set.encode()
+	}
 	return text
 }
 
@@ -98,6 +111,15 @@ func ParseGroupOptions(text string) GroupOptions {
 	}
 	o := GroupOptions{MaxDeliveries: int(limit(part[0])), Retention: -1, MaxDead: int(max(limit(part[2]), 0)),
 		SingleActive: slices.Contains(part[3:], "single"), WholeLeases: slices.Contains(part[3:], "whole")}
+	for _, word := range part[3:] {
+		switch name, value, _ := strings.Cut(word, ":"); name {
+		case "limit":
+			o.Limit = parseLimit(value)
+		case "set":
+			set := parseLimit(value)
+			o.Set = &set
+		}
+	}
 	if ms := limit(part[1]); ms >= 0 {
 		o.Retention = time.Duration(min(ms, math.MaxInt64/1_000_000)) * time.Millisecond
 	}
@@ -259,6 +281,21 @@ func (t *Topic) Join(ctx context.Context, group string, options GroupOptions) (R
 	}
 }
 
+// OptionsOf returns the options of a group, zero if there is no such group.
+func (t *Topic) OptionsOf(ctx context.Context, group string) (GroupOptions, error) {
+	text, err := servers.AskMaster(ctx, t.client, t.Key(), func(ctx context.Context, c redis.UniversalClient) (string, error) {
+		text, err := c.HGet(ctx, t.keys.Groups(), group).Result()
+		if errors.Is(err, redis.Nil) {
+			err = nil
+		}
+		return text, err
+	})
+	if err != nil || text == "" {
+		return GroupOptions{}, refusal.To("read the options of a group", "hget", err, refusal.Keys(t.prefix))
+	}
+	return ParseGroupOptions(text), nil
+}
+
 // at returns a part of a reply, nil if there is none.
 func at(parts []any, i int) any {
 	if i < len(parts) {
@@ -270,7 +307,7 @@ func at(parts []any, i int) any {
 // registerCall returns a call that registers a group, or copies a part of the window for it.
 func (t *Topic) registerCall(group string, options GroupOptions, window string) *Call {
 	return t.NewCall(&registerScript, Target{Group: group, Window: window},
-		"layout", Layout, "mark", SingleLayout, "fresh", Token(), "group", group, "options", options.encode(), "expiry", expiry(options.Expiry),
+		"layout", Layout, "fresh", Token(), "group", group, "options", options.encode(), "expiry", expiry(options.Expiry),
 		"length", max(options.Window, 0), "given", window)
 }
 
@@ -303,10 +340,12 @@ func readGroups(call *Call) (*Groups, error) {
 // groupsOf reads a set of groups from a reply.
 func groupsOf(reply Reply) (*Groups, error) {
 	layout, each := reply.Text("layout"), reply.Each()
-	if layout != Layout && layout != StreamLayout && layout != SingleLayout {
+	single, bounded, known := readLayout(layout)
+	if !known {
 		return nil, fmt.Errorf("%w: it is %q, this program writes %q", ErrLayout, layout, Layout)
 	}
-	groups := &Groups{Version: reply.Text("version"), Names: make([]string, 0, len(each)), Stream: layout == StreamLayout, Single: layout == SingleLayout}
+	groups := &Groups{Version: reply.Text("version"), Names: make([]string, 0, len(each)), Stream: layout == StreamLayout,
+		Single: single, Bounded: bounded}
 	for _, group := range each {
 		if name := group.Text("name"); IsWindow(name) {
 			groups.Window = name

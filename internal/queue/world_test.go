@@ -163,7 +163,7 @@ func (w *world) travel(d time.Duration) {
 	groups := w.registered()
 	keys := []string{w.keys.Pending(), w.keys.Idle(), w.keys.Taken(), w.keys.Resumes(), w.keys.Programs()}
 	for _, g := range groups {
-		keys = append(keys, w.keys.Retry(g), w.keys.Unack(g), w.keys.Dead(g), w.keys.Waiters(g), w.keys.Resting(g), w.keys.Standby(g))
+		keys = append(keys, w.keys.Retry(g), w.keys.Unack(g), w.keys.Dead(g), w.keys.Waiters(g), w.keys.Resting(g), w.keys.Standby(g), w.keys.Limited(g))
 	}
 	for _, key := range keys {
 		members, err := w.Client.ZRangeWithScores(ctx, key, 0, -1).Result()
@@ -181,6 +181,16 @@ func (w *world) travel(d time.Duration) {
 			part[2] = strconv.FormatInt(max(ends-d.Milliseconds(), 1), 10)
 			w.Client.HSet(ctx, w.keys.Active(), group, strings.Join(part, " "))
 		}
+	}
+	for group, text := range w.Client.HGetAll(ctx, w.keys.Limits()).Val() {
+		part := strings.Fields(text)
+		part[0] = strconv.FormatFloat(max(must(strconv.ParseFloat(part[0], 64))-float64(d.Microseconds()), 0), 'f', 2, 64)
+		for _, i := range []int{1, 3} {
+			if ms := must(strconv.ParseInt(part[i], 10, 64)); ms > 0 {
+				part[i] = strconv.FormatInt(ms-d.Milliseconds(), 10)
+			}
+		}
+		w.Client.HSet(ctx, w.keys.Limits(), group, strings.Join(part, " "))
 	}
 	fields := map[string][]string{w.keys.Scheduler(): {"next", "until", "look"}}
 	for _, g := range groups {
@@ -388,7 +398,7 @@ func (s *sub) ack(messages ...*queue.Leased) int {
 
 func (s *sub) release(messages ...*queue.Leased) int {
 	s.w.t.Helper()
-	return s.w.count(s.group.ReleaseCalls(messages)...)
+	return s.w.count(s.group.ReleaseCalls(messages, false)...)
 }
 
 func (s *sub) nack(failures ...queue.Failure) int {

@@ -116,7 +116,7 @@ var transitions = map[string]func(w *world) (call func() error){
 	},
 	"release, with SingleActive": func(w *world) func() error {
 		s, claimed := w.inHandOfTurns()
-		return run(w, s.group.ReleaseCalls(claimed)...)
+		return run(w, s.group.ReleaseCalls(claimed, false)...)
 	},
 	"succeed": func(w *world) func() error {
 		w.takeTurnsIn("c")
@@ -147,7 +147,7 @@ var transitions = map[string]func(w *world) (call func() error){
 		lost := held(s.claim(1))
 		w.expireAll()
 		_, claimed := w.inHand()
-		return run(w, s.group.ReleaseCalls(append(claimed, lost...))...)
+		return run(w, s.group.ReleaseCalls(append(claimed, lost...), false)...)
 	},
 	"extend": func(w *world) func() error {
 		s, claimed := w.inHand()
@@ -239,6 +239,41 @@ var transitions = map[string]func(w *world) (call func() error){
 		w.suspect("a", 1, "leased")
 		return func() error { return only(w.topic.Kill(ctx, "a", w.id["leased"], "killed")) }
 	},
+	"limit": func(w *world) func() error {
+		w.limits()
+		return run(w, w.topic.LimitCall("c", &queue.GroupLimit{AtOnce: 5}))
+	},
+	"register, with a limit": func(w *world) func() error {
+		w.limits()
+		o := standard
+		o.Limit = queue.GroupLimit{AtOnce: 2}
+		return func() error { return w.topic.Register(ctx, "c", o) }
+	},
+	"claim, with a limit": func(w *world) func() error {
+		s, claimed := w.limits()
+		s.ack(claimed...)
+		return run(w, s.group.ClaimCall(s.query(5, woken(5, "channel|5"), counting)))
+	},
+	"promote, with a limit": func(w *world) func() error {
+		w.limits()
+		w.travel(time.Minute)
+		groups, err := w.topic.Groups(ctx)
+		require.NoError(w.t, err)
+		return run(w, w.topic.PromoteCall(groups, "channel|1", time.Minute, true))
+	},
+	"release, with a limit": func(w *world) func() error {
+		s, claimed := w.limits()
+		return run(w, s.group.ReleaseCalls(claimed, true)...)
+	},
+	"expire, with a limit": func(w *world) func() error {
+		w.limits()
+		w.travel(2 * time.Hour)
+		return func() error { _, err := w.topic.Expire(ctx); return err }
+	},
+	"kill, with a limit": func(w *world) func() error {
+		_, claimed := w.limits()
+		return func() error { return only(w.topic.Kill(ctx, "c", claimed[0].ID, "killed")) }
+	},
 	"pause": func(w *world) func() error {
 		return func() error { return only(w.topic.Pause(ctx, "a", "ann", "", time.Hour)) }
 	},
@@ -313,6 +348,16 @@ func unused(name, key string, k queue.Keys) bool {
 	if strings.HasSuffix(key, ":") { // of a group that does not exist
 		return true
 	}
+	limits := []string{k.Limits(), k.Limited("a"), k.Limited("b"), k.Limited("c")}
+	if variant == "with a limit" {
+		return !slices.Contains([]string{k.Limits(), k.Limited("c")}, key) // of the others there is another variant
+	}
+	switch script {
+	case "claim", "promote", "release", "expire":
+		if slices.Contains(limits, key) {
+			return true
+		}
+	}
 	switch script {
 	case "claim", "publish", "nack", "release", "promote", "expire", "resume":
 		switch {
@@ -368,6 +413,16 @@ func (w *world) inHandOfTurns() (*sub, []*queue.Leased) {
 	s := w.turns("c")
 	claimed := held(s.claim(3))
 	s.claim(2, idle(9, "channel|1"))
+	return s, claimed
+}
+
+// limits has a group with a limit, of which a subscription holds two messages, and another waits.
+func (w *world) limits() (s *sub, claimed []*queue.Leased) {
+	w.limitTo("c", queue.GroupLimit{Rate: 1, Burst: 9, AtOnce: 3})
+	w.publishNow("k", "l", "m", "n", "o", "p")
+	s = w.sub("c")
+	claimed = held(s.claim(2, woken(2, "channel|6")))
+	w.sub("c").claim(2, woken(2, "channel|7"), patient(100*time.Hour))
 	return s, claimed
 }
 

@@ -89,6 +89,35 @@ func TestAForgottenPauseIsEnded(t *testing.T) {
 	})
 }
 
+func TestALimitIsSetLiftedAndReset(t *testing.T) {
+	on(t, func(t *testing.T, s *site) {
+		s.register()
+		b := open(t, s.address+"/topic?t="+topic)
+		b.click("Limit a group")
+		b.click("Limit")
+		b.sees("Give a rate, a number at once, or both.")
+		require.Zero(t, s.group().Limit)
+		b = open(t, s.address+"/topic?t="+topic)
+		b.click("Limit a group")
+		b.fill("rate", "50/s")
+		b.fill("burst", "10")
+		b.fill("at-once", "5")
+		b.do(chromedp.SendKeys(chromedp.CSS(`details[open] [name="why"]`), "the partner asks for it"))
+		b.click("Limit")
+		b.sees("50/s, burst 10, 5 at once, set by an operator")
+		require.Equal(t, admin.Limit{Rate: 50, Burst: 10, AtOnce: 5}, s.group().Limit.Limit)
+		b.click("Limit a group")
+		b.click("Lift")
+		b.sees("lifted; subscribers ask for no limit")
+		require.True(t, s.group().Limit.Set)
+		b.click("Limit a group")
+		b.click("Reset to what subscribers ask for")
+		b.sees("is now: no limit.")
+		require.Zero(t, s.group().Limit)
+		require.Equal(t, []string{"ann reset-limit", "ann lift-limit", "ann limit"}, s.acts())
+	})
+}
+
 func TestAGroupThatNobodyReadsIsRemoved(t *testing.T) {
 	on(t, func(t *testing.T, s *site) {
 		s.register()

@@ -228,7 +228,7 @@ func (s *steps) run() {
 	}, time.Minute, 2*time.Millisecond)
 	s.note("expire")
 	third := s.claim("claim once more", 1)
-	s.do("release", s.topic.Group("g").ReleaseCalls(third.all())...)
+	s.do("release", s.topic.Group("g").ReleaseCalls(third.all(), false)...)
 	n, err := s.topic.Group("g").Requeue(s.t.Context(), []string{first[2].ID})
 	require.NoError(s.t, err)
 	require.Equal(s.t, 1, n)

@@ -283,6 +283,17 @@ var operations = map[string]operation{
 			require.True(d.t, was)
 		},
 	},
+	"limit": {
+		do: func(d *desk) error {
+			_, err := d.admin.SetLimit(d.t.Context(), "t", "a", admin.Limit{Rate: 1000, Burst: 50, AtOnce: 40})
+			return err
+		},
+		holds: func(d *desk) {
+			did, err := d.onlook.ResetLimit(d.t.Context(), "t", "a")
+			require.NoError(d.t, err)
+			require.Equal(d.t, admin.GroupLimit{Limit: admin.Limit{Rate: 1000, Burst: 50, AtOnce: 40}, Set: true}, did.Before)
+		},
+	},
 	"resume": {
 		prepare: func(d *desk) {
 			_, err := d.onlook.Pause(d.t.Context(), "t", admin.PauseOptions{Scope: admin.InGroup("a")})

@@ -21,6 +21,11 @@
 --   standby     zset: address of a subscription that may become the owner -> ms until which it is
 --               valid
 --   workers     hash: subscription -> "since seen until heard gone who address"
+--   limits      hash: group -> state of its limit, "full event woken since last cost"
+--   limited     zset: address of a subscription that waits for the limit -> ms until which it is
+--               valid, so the first to wait is the first to be woken
+-- CONSTANTS
+--   poll = 90000  ms in which every subscription claims: SignValid
 -- ARGV
 --   group         text:
 --   subscription  text:
@@ -45,6 +50,7 @@
 --                 since its last claim; "" for none
 --   single        flag: the subscription is of a group with SingleActive
 --   known         number: highest epoch that the subscription had; 0 for none
+--   turn          flag: the subscription was woken, or polls
 -- ARGV of each figure
 --   field  text: of stats, which the subscription counted since its last claim
 --   more   number: that it counted
@@ -56,6 +62,10 @@
 -- and so on. The claim ends before a message that would be one too many. A subscription that gets
 -- nothing for this reason rests if it has slots. A suspect that has to be the only one is noted as
 -- "alone", so that its next expiry counts as a delivery.
+-- A group with a limit leases no more than that allows now, and no more than the subscription could
+-- hand out at once. A subscription that gets less for this reason waits in limited. It is woken in
+-- turn: by the scheduler when there is a token, and by a claim that leaves some. Those that were
+-- woken together share the tokens. A claim that nobody woke leaves one for each that waits.
 -- The call puts off the removal of a group with an expiry. It does not bring it forward, and gives
 -- no expiry to a group without one: only register does. A claim without an expiry is noted as
 -- "lasting" in stats, because a subscription that finds its group there does not register it.
@@ -81,6 +91,7 @@
 --   expiries  list: the expired leases in a row of each message, or empty if there is no suspect
 --   since     text: ms at which the messages were leased: now, unless this is a repeat
 --   epoch     text: with SingleActive, of the owner; "0" if that is another subscription
+--   limits    number: 0 if the group has no limit, 1 if it has a rate, 2 if a number at once
 -- Twice: a repeat of the last claim that got messages returns those that it still leases. It takes
 -- the expiries of the others back. A repeat of a claim that got none is a new claim, and counts
 -- once more what the subscription counted. A repeat of an older claim leases nothing while the last
@@ -90,9 +101,12 @@ if expiry then
   -- No waiter that knows the expiry is valid when the group ends: remove relies on that.
   patience = math.min(patience, expiry)
 end
+-- The address stays in limited for as long as a subscription may take until its next claim.
+local stays = math.min(poll, expiry or poll)
 local long = string.rep('-', 65)
 
 --@use now post grace schedule wake id_length latest take_back heard attend active group_options
+--@use bucket
 
 local settings = read_options(redis.call('HGET', groups, group))
 if not settings or settings.single ~= single then
@@ -125,7 +139,8 @@ local at = string.format('%d', now)
 -- Returns the reply. All replies are made here.
 local function answer(left, blocked, waits, orphans, entries, bodies, records, expiries, since)
   local epoch = single and mine and string.format('%d', a.epoch) or '0'
-  return {'ok', left, blocked, waits, orphans, entries, bodies, records, at, expiries, since, epoch}
+  local kind = not settings.limit and 0 or settings.limit.at_once and 2 or 1
+  return {'ok', left, blocked, waits, orphans, entries, bodies, records, at, expiries, since, epoch, kind}
 end
 
 -- Returns the token of leases that this claim made at a time; ":due" follows, as in the entry.
@@ -153,6 +168,11 @@ if limit == 0 or single then
 end
 if single then
   redis.call('ZCARD', standby)
+end
+local tokens_of = settings.limit and buckets()
+local bucket = tokens_of and tokens_of.read(group, settings.limit)
+if bucket then
+  redis.call('ZCARD', limited)
 end
 local counts = {} -- fields of stats that get other values
 for i = 1, figure_count do
@@ -193,6 +213,8 @@ local deadline = string.format('%d', now + lease)
 local latest = redis.call('ZREVRANGEBYSCORE', unack, '(' .. string.format('%d', now + lease + 1), deadline,
   'WITHSCORES', 'LIMIT', 0, 1)
 local left = redis.call('LLEN', ready)
+local leaves = limit == 0
+--@phase limit
 
 -- Returns how many messages the subscription may hold with a message with so many expiries.
 local function company(expiries)

@@ -17,6 +17,7 @@
 --   schedules  hash: schedule -> record
 --   programs   zset: address -> ms
 --   active     hash: group -> "owner epoch ends lease"
+--   limits     hash: group -> state
 -- KEYS of each group
 --   ready       list: "id:due"
 --   unack       zset: id -> ms
@@ -30,6 +31,7 @@
 --   suspects    hash: id -> entry
 --   workers     hash: subscription -> who
 --   standby     zset: address -> ms
+--   limited     zset: address -> ms
 -- ARGV
 --   version  text: of the group set
 --   step     text: "first", "some" or "last"
@@ -57,13 +59,13 @@ end
 
 if step ~= 'some' then
   redis.call('UNLINK', messages, options, refs, pending, scheduler, names, taken,
-    paused, resumes, counters, schedules, programs, active)
+    paused, resumes, counters, schedules, programs, active, limits)
 end
 for g = 1, group_count do
   --@each group g ready unack leases retry deliveries waiters
-  --@each group g dead resting stats suspects workers standby
+  --@each group g dead resting stats suspects workers standby limited
   redis.call('UNLINK', ready, unack, leases, retry, deliveries, waiters, dead,
-    resting, stats, suspects, workers, standby)
+    resting, stats, suspects, workers, standby, limited)
 end
 if step == 'last' then
   redis.call('UNLINK', idle, groups, meta)

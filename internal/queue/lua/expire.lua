@@ -5,6 +5,7 @@
 --   groups   hash: group -> options
 --   options  hash: id -> options, only of messages that have any
 --   active   hash: group -> "owner epoch ends lease", of groups with SingleActive
+--   limits   hash: group -> state of its limit, "full event woken since last cost"
 -- KEYS of each group
 --   ready       list: "id:due"
 --   unack       zset: id -> lease deadline ms, whose fraction keeps the order
@@ -19,6 +20,7 @@
 --   budget   number: messages of one group to take back at most (at most 1000); the call takes no
 --            further group once it has taken back so many
 --   single   flag: the topic may have groups with SingleActive
+--   bounded  flag: the topic may have groups with a limit
 -- ARGV of each group
 --   name  text:
 --
@@ -40,7 +42,7 @@
 
 local long = string.rep('-', 65)
 
---@use now post wake active id_length precedes group_options
+--@use now post wake active id_length precedes group_options freed
 
 -- Tells whether the entry a of ready belongs before the entry b, because it was due earlier.
 local function older(a, b)
@@ -55,6 +57,9 @@ end
 redis.call('HLEN', options)
 if single then
   redis.call('HLEN', active)
+end
+if bounded then
+  redis.call('HLEN', limits)
 end
 for g = 1, group_count do
   --@each group g ready unack leases deliveries dead waiters stats suspects
@@ -163,6 +168,9 @@ for g = 1, group_count do
       write_active(name, a)
     end
     redis.call('HINCRBY', stats, 'expired', #ids)
+    if bounded then
+      freed(name) -- the caller promotes again
+    end
     if suspected > 0 then
       redis.call('HINCRBY', stats, 'suspects', suspected)
     end

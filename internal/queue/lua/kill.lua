@@ -19,6 +19,7 @@
 --   resting    zset: address of a subscription that may not claim now -> ms until which it is
 --              valid
 --   workers    hash: subscription -> "since seen until heard gone who address"
+--   limits     hash: group -> state of its limit, "full event woken since last cost"
 -- KEYS of each group
 --   dead        zset: id -> ms at which it died
 --   deliveries  hash: id -> "count flag delayed_for reason"
@@ -48,7 +49,7 @@
 -- Twice: the second run returns the remembered result of the first.
 
 
---@use now post grace schedule wake id_length group_options keeps note
+--@use now post grace schedule wake id_length group_options keeps note freed
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
@@ -71,6 +72,7 @@ redis.call('ZCARD', taken)
 redis.call('HLEN', refs)
 redis.call('LLEN', ready)
 redis.call('ZCARD', resting)
+redis.call('HLEN', limits)
 local held, token = redis.call('ZSCORE', unack, id), redis.call('HGET', leases, id)
 local retries = redis.call('ZSCORE', retry, id)
 local suspect = redis.call('HEXISTS', suspects, id) == 1
@@ -124,7 +126,7 @@ if waits then
   end
   return done('waiting')
 end
---@each group number dead
+--@each group number dead name
 if redis.call('ZSCORE', dead, id) then
   return {'dead', 0}
 end
@@ -134,6 +136,7 @@ if held then
   redis.call('HDEL', suspects, id)
   bury(number)
   post(holder and holder.address or '', 'extend')
+  schedule(freed(name))
   return done('in_hand')
 end
 if retries then

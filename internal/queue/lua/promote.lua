@@ -12,13 +12,15 @@
 --   taken      zset: delay id -> ms at which it is free
 --   resumes    zset: group, or "" for the topic -> ms at which its pause ends
 --   active     hash: group -> "owner epoch ends lease", of groups with SingleActive
+--   limits     hash: group -> state of its limit, "full event woken since last cost"
 -- KEYS of each group
 --   ready    list: "id:due"
 --   retry    zset: id -> due ms
 --   unack    zset: id -> lease deadline ms
 --   dead     zset: id -> ms at which it died
---   waiters  zset: address of an idle subscription -> ms until which it is valid The window comes
---            last, if there is one.
+--   waiters  zset: address of an idle subscription -> ms until which it is valid
+--   limited  zset: address of a subscription that waits for the limit -> ms until which it is
+--            valid. The window comes last, if there is one.
 -- ARGV
 --   version   text: of the group set that KEYS were made from
 --   me        text: address of the caller
@@ -26,11 +28,13 @@
 --   budget    number: messages times groups to move at most, and as many retries besides
 --   window    number: ms at which the window ends that is the last group; 0 if none is
 --   single    flag: the topic may have groups with SingleActive
+--   bounded   flag: the topic may have groups with a limit
 --   full      flag: the call does all there is, even if only a look for processes is due
 -- ARGV of each group
 --   name  text:
 --
 -- A window gets messages like a group, unless it is over or full.
+-- When a group's limit allows more, it wakes as many as may claim, in turn.
 -- The snippet role describes the lease.
 -- Returns {"stale"} when the group set has changed, else
 -- REPLY
@@ -46,7 +50,7 @@
 -- Twice: the second run finds only messages that the first has not moved.
 
 --@use now grace heard removals role post wake active expect each put precedes due_at event
---@use free_names group_options keeps window
+--@use free_names group_options keeps window bucket
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
@@ -194,6 +198,11 @@ redis.call('HLEN', refs)
 if single then
   redis.call('HLEN', active)
 end
+local bounds = bounded and redis.call('HLEN', limits) > 0 and buckets()
+for g = 1, bounds and group_count or 0 do
+  --@each group g limited
+  redis.call('ZCARD', limited)
+end
 local first_end = due_at(idle, 0)
 local unused = first_end and first_end <= now and redis.call('ZRANGEBYSCORE', idle, '-inf', now, 'LIMIT', 0, removals) or {}
 local first_resume = due_at(resumes, 0)
@@ -228,10 +237,38 @@ end
 
 first_free = free_names(first_free)
 
+-- Wakes those of a group that wait for its limit, if it is time, as many as may claim. Those of a
+-- group without a limit need not wait any more. Returns when the next turn is, in ms, nil for none.
+local function take_turns(g, name, limited, leased, messages)
+  local o = read_options(options[g])
+  local b = bounds.read(name, o and o.limit or {})
+  if b.event == 0 or b.event > now then
+    return b.event > now and b.event or nil
+  end
+  local waiting = redis.call('ZCARD', limited)
+  local most = b.limit.interval or b.limit.at_once
+  most = most and math.min(bounds.free(b, leased), math.max(messages, 1), 16) or waiting
+  local told, gone = wake(limited, math.min(most, waiting))
+  b.woken, b.event = told, 0
+  local more = waiting > gone and bounds.token_at(b, told + 1)
+  if more and more > now then
+    b.event = more
+  elseif told > 0 and waiting > gone then -- those that were woken may be gone
+    b.event = now + bounds.moment
+  end
+  if o and o.limit then
+    bounds.write(name, b)
+  else
+    redis.call('HDEL', limits, name)
+  end
+  upcoming(expect(limited, told, gone))
+  return b.event > 0 and b.event or nil
+end
+
 local expired, purge, looks
 local failed = {}
 for g = 1, group_count do
-  --@each group g ready retry dead waiters name
+  --@each group g ready retry unack dead waiters limited name
   local again = retries[g]
   local retried = moving(again)
 
@@ -298,6 +335,9 @@ for g = 1, group_count do
     if a.ends <= now and #failed < removals then
       failed[#failed + 1] = name
     end
+  end
+  if bounds and not (a and a.ends > 0 and a.ends <= now) then
+    upcoming(take_turns(g, name, limited, redis.call('ZCARD', unack), redis.call('LLEN', ready)))
   end
   local purges = purge_at(options[g], dead, first_dead[g])
   upcoming(purges)

@@ -11,9 +11,9 @@
 --   ready      list: of the group, "id:due"
 --   kept       list: the ready list of the window that the caller knows
 --   copied     list: the ready list of the group's copy of that window
+--   limits     hash: group -> state of its limit, "full event woken since last cost"
 -- ARGV
 --   layout   text: the layout version that the caller writes
---   mark     text: that of a topic with groups with SingleActive
 --   fresh    text: a random version for the changed set
 --   group    text: the group's name
 --   options  text: of the group, as the snippet group_options reads them
@@ -26,7 +26,8 @@
 -- Messages that waited for a first group are scheduled. A group that is being removed is not added,
 -- because it would come back with a part of its messages. The caller finishes that removal first.
 -- A group keeps its setting of SingleActive. A topic that has a group with it has another layout,
--- and its standby scheduler waits for a short time only.
+-- and its standby scheduler waits for a short time only. A topic with a limit has another layout
+-- too. A group keeps the limit that an operator has set. The options may have one for a new group.
 -- A group opens a window if the set has no group but those of Broadcast. A later group gets what
 -- the window has, all or nothing, and is in the set only when it has that. A call copies a thousand
 -- messages at most, so that a larger window needs several calls. The copy is in idle meanwhile, so
@@ -48,13 +49,15 @@
 
 local step, patience = 1000, 10000 -- messages that a call copies, and ms in which the next one comes
 
---@use now post grace schedule each put id_length window group_options
+--@use now post grace schedule each put id_length window group_options marks freed
+--@use count_wait
 
 local found = redis.call('HMGET', meta, 'layout', 'groups')
 local known = redis.call('HGET', groups, group)
 local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')
 redis.call('ZCARD', idle)
 redis.call('HLEN', stats)
+redis.call('HLEN', limits)
 
 local taken, missed, waited = 0, 0, 0
 
@@ -67,13 +70,17 @@ local function answer()
   return reply
 end
 
-if found[1] and found[1] ~= layout and found[1] ~= mark then
+if found[1] and not is_known(found[1]) then
   return answer()
 end
 if not known and redis.call('ZSCORE', idle, group) == '0' then
   return {'removing', group}
 end
-local exclusive = read_options(options).single
+if known then
+  options = string.gsub(options, ' set:%S+', '') .. (string.match(known, ' set:%S+') or '')
+end
+local asked = read_options(options)
+local exclusive = asked.single
 if known and read_options(known).single ~= exclusive then
   return {'mode'}
 end
@@ -183,8 +190,9 @@ if known then
 end
 put(refs, counts, 1, #counts)
 each('RPUSH', ready, entries, 1, #entries)
-if not found[1] or not found[2] or not known then
-  found = {(found[1] == mark or exclusive) and mark or layout, fresh}
+local marked = layout_with(exclusive or is_marked(found[1] or '', 'single'), asked.limit or is_marked(found[1] or '', 'limits'))
+if found[1] ~= marked or not found[2] or not known then
+  found = {marked, fresh}
   redis.call('HSET', meta, 'layout', found[1], 'groups', fresh)
 end
 if exclusive then
@@ -196,6 +204,8 @@ if known ~= options then
     redis.call('HSET', stats, 'seen', string.format('%d', now))
   else
     schedule(now) -- with lower limits, dead messages are forgotten earlier
+    freed(group)
+    count_wait(group)
   end
 end
 if copying then

@@ -9,14 +9,17 @@
 --   suspects   hash: id -> "expiries alone lost", of messages whose last lease expired
 --   scheduler  hash: next, holder, standby, until
 --   active     hash: group -> "owner epoch ends lease", of groups with SingleActive
+--   limits     hash: group -> state of its limit, "full event woken since last cost"
 -- ARGV
 --   single  flag: the group has SingleActive
+--   group   text: the group has a limit, and this name; "" if it has none
 -- ARGV of each message
 --   id     text: of each message in the order of claiming, 1000 at most
 --   token  text: of its lease
 --
 -- No delivery is counted. A message that has another lease by now, or none, is left alone. But if
 -- its last lease expired with this token, that expiry is taken back.
+-- The group gets the token of a lease back if no claim took one since.
 -- Returns how many messages were put back.
 -- Twice: the second run finds no lease and no token that expired last, and changes nothing.
 
@@ -49,6 +52,7 @@ redis.call('HLEN', stats)
 if single then
   redis.call('HLEN', active)
 end
+local state = group ~= '' and redis.call('HGET', limits, group)
 
 take_back(ids, tokens, held)
 if #mine == 0 then
@@ -58,5 +62,17 @@ redis.call('ZREM', unack, unpack(mine))
 redis.call('HDEL', leases, unpack(mine))
 redis.call('LPUSH', ready, unpack(entries))
 redis.call('HINCRBY', stats, 'returned', #entries)
+if state then
+  local full, between, last, cost = string.match(state, '^(%S+)( .* )(%S+) (%S+)$')
+  local back = 0
+  for i = 1, #ids do
+    if held[i] == tokens[i] and string.match(tokens[i], '^(.*):%d+:%d+$') == last then
+      back = back + 1
+    end
+  end
+  if back > 0 then
+    redis.call('HSET', limits, group, string.format('%.2f', full - back * cost) .. between .. last .. ' ' .. cost)
+  end
+end
 schedule(expect(waiters, wake(waiters, math.min(#mine, 16))))
 return #mine

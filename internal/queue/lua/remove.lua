@@ -25,6 +25,9 @@
 --   active      hash: group -> "owner epoch ends lease", of groups with SingleActive
 --   standby     zset: address of a subscription that may become the owner -> ms until which it is
 --               valid
+--   limits      hash: group -> state of its limit
+--   limited     zset: address of a subscription that waits for the limit -> ms until which it is
+--               valid
 -- CONSTANTS
 --   poll = 90000  ms in which every subscription claims: SignValid
 -- ARGV
@@ -74,7 +77,7 @@ local s = redis.call('HMGET', stats, 'seen', 'asked', 'lasting', 'ending')
 local seen, asked, lasting, ending = tonumber(s[1] or nil), tonumber(s[2] or 0), s[3], s[4]
 local after = '(' .. string.format('%d', now)
 local waiting = redis.call('ZCOUNT', waiters, after, '+inf') + redis.call('ZCOUNT', resting, after, '+inf')
-  + redis.call('ZCOUNT', standby, after, '+inf')
+  + redis.call('ZCOUNT', standby, after, '+inf') + redis.call('ZCOUNT', limited, after, '+inf')
 local subscribed = waiting + redis.call('ZCOUNT', unack, after, '+inf') > 0
 redis.call('HLEN', paused)
 redis.call('ZCARD', resumes)
@@ -85,6 +88,7 @@ redis.call('HLEN', deliveries)
 redis.call('HLEN', suspects)
 redis.call('HLEN', workers)
 redis.call('HLEN', active)
+redis.call('HLEN', limits)
 local left = redis.call('LLEN', ready) + redis.call('ZCARD', retry)
   + redis.call('ZCARD', unack) + redis.call('ZCARD', dead)
 local recently = asked > now - poll
@@ -127,6 +131,7 @@ end
 redis.call('HDEL', groups, group)
 redis.call('HDEL', paused, group)
 redis.call('HDEL', active, group)
+redis.call('HDEL', limits, group)
 redis.call('ZREM', resumes, group)
 if known then
   redis.call('HSET', meta, 'groups', fresh)
@@ -158,6 +163,7 @@ if left > 0 then
     return done(1)
   end
 end
-redis.call('DEL', ready, retry, unack, leases, deliveries, suspects, dead, waiters, resting, stats, workers, standby)
+redis.call('DEL', ready, retry, unack, leases, deliveries, suspects, dead, waiters, resting, stats, workers, standby,
+  limited)
 redis.call('ZREM', idle, group)
 return done(0)

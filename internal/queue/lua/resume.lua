@@ -8,6 +8,7 @@
 --   operation  string: whether it was paused at an earlier run of this call, expiring
 --   scheduler  hash: next, holder, standby, until
 --   active     hash: group -> "owner epoch ends lease", of groups with SingleActive
+--   limits     hash: group -> state of its limit, "full event woken since last cost"
 -- KEYS of each group
 --   resting  zset: address of a subscription that may not claim now -> ms until which it is valid
 --   ready    list: "id:due"
@@ -37,7 +38,7 @@
 -- remembered: it goes on, since resumes has the group until none rest, or finds nothing to do.
 
 
---@use now post grace schedule wake active expect
+--@use now post grace schedule wake active expect freed
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
@@ -46,6 +47,7 @@ end
 -- Read every key that is written later: one of a wrong type is found before the first write.
 redis.call('HLEN', paused)
 redis.call('ZCARD', resumes)
+redis.call('HLEN', limits)
 if single then
   redis.call('HLEN', active)
 end
@@ -90,6 +92,9 @@ for g = 1, stopped and 0 or group_count do
       left = 1
     end
     local waiting = redis.call('LLEN', ready)
+    if was == 1 then
+      schedule(freed(name)) -- leases have ended, of which nobody told those who wait for the limit
+    end
     if was == 1 and (waiting > 0 or single) then
       wake(waiters, math.max(1, math.min(waiting, 16)))
       schedule(expect(waiters, 1, 1)) -- the active subscription may have rested

@@ -13,6 +13,7 @@
 --   resumes    zset: group, or "" for the topic -> ms at which its pause ends
 --   schedules  hash: recurring schedule -> record; ":" -> text of the last change
 --   active     hash: group -> "owner epoch ends lease", of groups with SingleActive
+--   limits     hash: group -> state of its limit, "full event woken since last cost"
 -- KEYS of each group
 --   ready     list: "id:due"
 --   unack     zset: id -> lease deadline ms
@@ -23,6 +24,8 @@
 --   stats     hash: counters and times of the group
 --   suspects  hash: id -> "expiries alone lost", of messages whose last lease expired
 --   standby   zset: address of a subscription that may become the owner -> ms until which it is
+--             valid
+--   limited   zset: address of a subscription that waits for the limit -> ms until which it is
 --             valid
 -- ARGV
 --   version  text: of the group set that KEYS were made from
@@ -65,6 +68,8 @@
 --   suspects        number:
 --   standbys        number: that are valid
 --   active          text: entry of active
+--   limited         number: those that wait for the limit and are valid
+--   limit_state     text: entry of limits
 --   stats           list: fields and values
 -- Twice: it only reads.
 
@@ -103,7 +108,7 @@ local reply = {
   redis.call('HLEN', schedules),
 }
 for g = 1, group_count do
-  --@each group g ready unack retry dead waiters resting stats suspects standby name
+  --@each group g ready unack retry dead waiters resting stats suspects standby limited name
   local settings = redis.call('HGET', groups, name)
   local o = read_options(settings)
   if not o then
@@ -117,7 +122,8 @@ for g = 1, group_count do
     ready_size, ready_size > 0 and redis.call('LRANGE', ready, 0, 0)[1] or '', unack_size, first_deadline,
     retry_size, first_retry, dead_size, first_death, valid(waiters), valid(resting), pause_of(name), settings,
     redis.call('ZSCORE', idle, name) or '', unack_size > 0 and valid(unack) or 0, redis.call('HLEN', suspects),
-    o.single and valid(standby) or 0, o.single and redis.call('HGET', active, name) or '', redis.call('HGETALL', stats),
+    o.single and valid(standby) or 0, o.single and redis.call('HGET', active, name) or '',
+    o.limit and valid(limited) or 0, o.limit and redis.call('HGET', limits, name) or '', redis.call('HGETALL', stats),
   }) do
     reply[#reply + 1] = value
   end

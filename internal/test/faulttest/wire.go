@@ -89,7 +89,7 @@ func (c *scriptCall) about() (topic, group string) {
 
 // leases returns the IDs and tokens in the call.
 func (c *scriptCall) leases() (ids, tokens []string) {
-	first, step := 1, 2
+	first, step := 2, 2
 	switch c.script {
 	case "ack": // how many tokens, each with a number of messages, and the ids of all
 		parts, _ := strconv.Atoi(c.args[1])

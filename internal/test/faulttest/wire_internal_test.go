@@ -24,7 +24,7 @@ func TestExtensionThatWasNotSentIsNotRecordedAsDone(t *testing.T) {
 	})
 	held := []*queue.Leased{{ID: "id", Token: "S:1:1"}}
 	kinds := noted(t, client, "p", func(group *queue.Group) {
-		calls := append(group.ReleaseCalls(held), group.ExtendCalls(held, time.Second)...)
+		calls := append(group.ReleaseCalls(held, false), group.ExtendCalls(held, time.Second)...)
 		require.Error(t, queue.Do(t.Context(), servers.MustClient(client), calls...))
 	})
 	require.Equal(t, []Kind{Settle, Extend, Unsure, Unsure}, kinds)

@@ -76,6 +76,9 @@ type Worker struct {
 	WorkMS         int    `json:"work_ms,omitempty"`        // maximum time that a handler takes
 	Stuck          bool   `json:"stuck,omitempty"`          // no handler ever ends
 	SingleActive   bool   `json:"single_active,omitempty"`
+	Limit          int    `json:"limit,omitempty"`      // SubscriberConfig.Limit
+	Burst          int    `json:"burst,omitempty"`      // SubscriberConfig.Burst
+	AtOnce         int    `json:"at_once,omitempty"`    // SubscriberConfig.AtOnce
 	BackoffMS      int    `json:"backoff_ms,omitempty"` // backoff of messages nacked without a delay
 	CloseTimeoutMS int    `json:"close_timeout_ms,omitempty"`
 }
@@ -268,6 +271,9 @@ func (p *process) consume() error {
 		Backoff:        func(int) time.Duration { return ms(p.BackoffMS) },
 		CloseTimeout:   ms(cmp.Or(p.CloseTimeoutMS, 5000)),
 		SingleActive:   p.SingleActive,
+		Limit:          redisdelay.Limit(p.Limit),
+		Burst:          p.Burst,
+		AtOnce:         p.AtOnce,
 	})
 	if err != nil {
 		return err

@@ -92,10 +92,10 @@ func (d drained) leftovers(s *snapshot) (left []string) {
 	}
 	for _, v := range s.values {
 		switch v.kind {
-		case "meta", "groups", "scheduler", "idle", "publisher", "operation", "handling", "paused", "resumes", "schedules", "programs", "stats", "counters", "active",
+		case "meta", "groups", "scheduler", "idle", "publisher", "operation", "handling", "paused", "resumes", "schedules", "programs", "stats", "counters", "active", "limits",
 			"workers": // Close does not wait long for the sign-off, which a busy machine may miss
 			continue
-		case "claim", "waiters", "resting", "standby":
+		case "claim", "waiters", "resting", "standby", "limited":
 			if d.live {
 				continue
 			}

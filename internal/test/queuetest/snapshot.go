@@ -55,6 +55,8 @@ var kinds = map[string]struct {
 	"suspects":   {typ: "hash", of: "group"},
 	"workers":    {typ: "hash", of: "group"},
 	"active":     {typ: "hash"},
+	"limits":     {typ: "hash"},
+	"limited":    {typ: "zset", of: "group"},
 	"standby":    {typ: "zset", of: "group"},
 }
 

@@ -14,9 +14,13 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
+// limitText is the form of a limit.
+const limitText = `\d+(\.\d+)?:\d+:\d+`
+
 // The forms of stored values.
 var (
-	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+) (-1|[1-9]\d*)( single)?( whole)?$`)
+	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+) (-1|[1-9]\d*)( single)?( whole)?( limit:` + limitText + `)?( set:` + limitText + `)?$`)
+	bucketForm   = regexp.MustCompile(`^\d+\.\d\d \d+ \d+ \d+ ([^ :]+:\d+|-) \d+\.\d\d$`)
 	activeForm   = regexp.MustCompile(`^([0-9A-Za-z]+|-) \d+ \d+ \d+$`)
 	optionsForm  = regexp.MustCompile(`^(max_deliveries:(-1|[1-9]\d*))?( ?delay_id:[^ :]+( window:\d+)?( mode:(keep|reject))?)?( ?(expires_at:\d+ ?)?(max_lateness:\d+ )?on_expiry:(drop|dead))?$`)
 	tokenForm    = regexp.MustCompile(`^[^: ]+:\d+:\d+:\d+$`)
@@ -102,7 +106,7 @@ func (i *inspection) base() string {
 
 func (i *inspection) meta() {
 	meta := i.get("meta", "").fields
-	if i.exists() && meta["layout"] != queue.Layout && meta["layout"] != queue.SingleLayout && !i.streaming() {
+	if i.exists() && !queue.KnowsLayout(meta["layout"]) {
 		i.report("meta: layout is %q, not %q", meta["layout"], queue.Layout)
 	}
 	if i.exists() && meta["groups"] == "" {
@@ -139,8 +143,13 @@ func (i *inspection) meta() {
 		part := strings.Fields(active)
 		_, stopped := paused[""]
 		_, rests := paused[name]
-		if part[0] != "-" && part[2] == "0" && !stopped && !rests && len(i.get("waiters", name).scores) == 0 {
+		if part[0] != "-" && part[2] == "0" && !stopped && !rests && len(i.get("waiters", name).scores)+len(i.get("limited", name).scores) == 0 {
 			i.report("group %q: its active subscription neither waits nor has to claim: %q", name, active)
+		}
+	}
+	for name, bucket := range i.get("limits", "").fields {
+		if !bucketForm.MatchString(bucket) || i.get("groups", "").fields[name] == "" {
+			i.report("group %q: the state of its limit is %q", name, bucket)
 		}
 	}
 	for name, options := range i.get("groups", "").fields {
@@ -161,7 +170,7 @@ func (i *inspection) stream(meta map[string]string) {
 		i.report("it has a stream, and the groups %q", registered)
 	}
 	for _, v := range i.values {
-		if slices.Contains([]string{"refs", "idle", "claim", "ready", "unack", "leases", "waiters", "resting", "standby"}, v.kind) {
+		if slices.Contains([]string{"refs", "idle", "claim", "ready", "unack", "leases", "waiters", "resting", "standby", "limited"}, v.kind) {
 			i.report("it has a stream, and %s: %s", v.key, v.summary())
 		}
 	}
@@ -240,16 +249,19 @@ func (i *inspection) group(name string) {
 			i.report("group %q: message %s: its entry in suspects is %q", name, id, entry)
 		}
 	}
-	for _, kind := range []string{"waiters", "resting", "standby"} {
+	for _, kind := range []string{"waiters", "resting", "standby", "limited"} {
 		for address, deadline := range i.get(kind, name).scores {
 			if !addressForm.MatchString(address) {
 				i.report("group %q: waiter %q is not an address", name, address)
+			}
+			if kind == "limited" { // the fraction keeps the order
+				deadline = math.Floor(deadline)
 			}
 			i.instant(deadline, "group %q: the deadline of waiter %q", name, address)
 		}
 	}
 	for field, value := range i.get("stats", name).fields {
-		known := slices.Contains(queue.GroupCounters, field) || slices.Contains([]string{"seen", "asked", "returned", "lasting"}, field)
+		known := slices.Contains(queue.GroupCounters, field) || slices.Contains([]string{"seen", "asked", "returned", "lasting", "limited", "limited_ms"}, field)
 		form := numberForm
 		switch field {
 		case "ending":

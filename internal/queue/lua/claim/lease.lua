@@ -24,7 +24,7 @@ if expiry then
   redis.call('ZADD', idle, 'XX', 'GT', now + expiry, group)
 end
 if takes_over then
-  redis.call('DEL', waiters) -- an earlier owner may be there
+  redis.call('DEL', waiters, limited) -- an earlier owner may be there
   redis.call('ZREM', standby, address)
 end
 if n > 0 then
@@ -44,7 +44,7 @@ if n > 0 then
     schedule_lease(now + lease)
   end
 end
-if limit == 0 then
+if leaves then
   redis.call('ZREM', waiters, address)
   redis.call('ZREM', resting, address)
 end
@@ -63,6 +63,53 @@ if rested and consumed > 0 then
     end
   end
 end
+-- A subscription that gets less because of the limit waits for its turn.
+local short = bucket and not leaves and left > 0 and blocked == 0 and limit < wanted and n == limit
+if bucket then
+  redis.call('ZREMRANGEBYSCORE', limited, '-inf', now)
+  if short then
+    redis.call('ZREM', waiters, address)
+    redis.call('ZADD', limited, 'NX', string.format('%.3f', now + t[2] % 1000 / 1000 + stays), address)
+    waits = 1
+  else
+    redis.call('ZREM', limited, address)
+  end
+  if n > 0 then
+    bucket.cost = bucket.limit.interval or 0
+    bucket.full, bucket.last = bucket.full + n * bucket.cost, subscription .. ':' .. number
+  end
+  if bucket.since > 0 then
+    redis.call('HINCRBY', stats, 'limited_ms', math.max(now - bucket.since, 0))
+  end
+  local rest, others = free - n, redis.call('ZCARD', limited)
+  bucket.since = left > 0 and others > 0 and rest <= 0 and now or 0
+  if short and rest <= 0 then
+    redis.call('HINCRBY', stats, 'limited', 1)
+  end
+  if left == 0 and others > 0 then -- they wait for a message now
+    local all = redis.call('ZRANGE', limited, 0, 999, 'WITHSCORES')
+    for i = 1, #all, 2 do
+      redis.call('ZADD', waiters, math.floor(all[i + 1]), all[i])
+      redis.call('ZREM', limited, all[i])
+    end
+  elseif others > 0 then
+    local event
+    if rest <= 0 then
+      event = tokens_of.token_at(bucket, 1)
+    else
+      if bucket.woken == 0 then
+        bucket.woken = wake(limited, math.min(rest, others, 16))
+      end
+      -- One that was woken may be gone.
+      event = redis.call('ZCARD', limited) > 0 and now + tokens_of.moment
+    end
+    if event and event > now and (bucket.event <= now or event < bucket.event) then
+      bucket.event = event
+      schedule(event)
+    end
+  end
+  tokens_of.write(group, bucket)
+end
 if left > 0 then
   if blocked > 0 and slots > 0 then
     redis.call('ZREM', waiters, address)
@@ -70,7 +117,7 @@ if left > 0 then
     redis.call('ZADD', resting, now + patience, address)
     waits = 1
   end
-  if waiting > 0 then
+  if waiting > 0 and (not bucket or free > n) then
     wake(waiters, 1)
   end
 elseif n < slots then
@@ -79,7 +126,7 @@ elseif n < slots then
   waits = 1
 end
 if single then
-  a.ends, a.lease = redis.call('ZCARD', waiters) > 0 and 0 or now + lease, lease
+  a.ends, a.lease = (redis.call('ZCARD', waiters) > 0 or bucket and redis.call('ZCARD', limited) > 0) and 0 or now + lease, lease
   write_active(group, a)
   if a.ends > 0 then
     schedule(a.ends)

@@ -19,6 +19,7 @@ end
 -- An idle owner renews its address. Without a valid one it has to claim, as if it had been woken.
 local silent = single and rests == standby and a.owner ~= '-' and a.ends == 0 and leased == 0
   and redis.call('ZCOUNT', waiters, '(' .. at, '+inf') == 0
+  and not (bucket and redis.call('ZCOUNT', limited, '(' .. at, '+inf') > 0)
 if silent then
   a.ends = now + a.lease
 end
@@ -32,6 +33,13 @@ if rests then
   end
   if expiry then
     redis.call('ZADD', idle, 'XX', 'GT', now + expiry, group)
+  end
+  if bucket then
+    redis.call('ZREM', limited, address)
+    if turn and bucket.woken > 0 then
+      bucket.woken = bucket.woken - 1
+      tokens_of.write(group, bucket)
+    end
   end
   local waits = limit > 0 and slots > 0
   if waits then

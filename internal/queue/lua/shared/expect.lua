@@ -8,7 +8,7 @@
 -- in ms, to be scheduled, or nil if there is none. Without single the
 -- topic has no such groups.
 local function expect(waiters, told, gone)
-  local group = single and gone > 0 and string.match(waiters, '}:waiters:(.*)$')
+  local group = single and gone > 0 and string.match(waiters, '}:%l+:(.*)$')
   local a = group and read_active(group)
   if a and a.owner ~= '-' then
     a.ends = told > 0 and now + a.lease or now

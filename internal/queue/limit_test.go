@@ -1,0 +1,417 @@
+package queue_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
+)
+
+// limitTo registers a group with a limit.
+func (w *world) limitTo(group string, limit queue.GroupLimit, edits ...func(*queue.GroupOptions)) {
+	w.t.Helper()
+	o := standard
+	o.Limit = limit
+	for _, edit := range edits {
+		edit(&o)
+	}
+	require.NoError(w.t, w.topic.Register(ctx, group, o))
+}
+
+// woken has a claim be one of a subscription that was woken, and that could hand out so many
+// messages.
+func woken(slots int, address string) func(*queue.Claim) {
+	return func(c *queue.Claim) { c.Slots, c.Address, c.Turn = slots, address, true }
+}
+
+// settling has a claim be one that goes with settlements: nobody woke the subscription.
+func settling(slots int, address string) func(*queue.Claim) {
+	return func(c *queue.Claim) { c.Slots, c.Address = slots, address }
+}
+
+func perSecond(rate float64, burst int) queue.GroupLimit {
+	return queue.GroupLimit{Rate: rate, Burst: burst}
+}
+
+func (w *world) limited(group string) (addresses []string) {
+	w.t.Helper()
+	addresses, err := w.Client.ZRange(ctx, w.keys.Limited(group), 0, -1).Result()
+	require.NoError(w.t, err)
+	return addresses
+}
+
+func TestBurstAndRateAreShared(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.limitTo("a", perSecond(10, 3))
+		w.publishNow(names("%d", 0, 20)...)
+		first, second := w.sub("a"), w.sub("a")
+		box := w.inbox()
+
+		got := first.claim(9, woken(2, box.address("first")))
+		require.Equal(t, []string{"0", "1"}, bodies(got), "no more than it could hand out at once")
+		require.Equal(t, queue.RateLimited, got.Limits)
+		require.True(t, got.More)
+		got = second.claim(9, woken(9, box.address("second")))
+		require.Equal(t, []string{"2"}, bodies(got))
+		require.True(t, got.Waits)
+		require.Equal(t, []string{box.address("second")}, w.limited("a"))
+		w.pass(100 * time.Millisecond)
+		require.Equal(t, []string{"3"}, bodies(second.claim(9, woken(9, box.address("second")))))
+		require.Empty(t, bodies(first.claim(9, woken(9, box.address("first")))))
+	})
+}
+
+func TestNextTokenIsAnEventAndWakesInTurn(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.limitTo("a", perSecond(2, 1))
+		w.publishNow(names("%d", 0, 9)...)
+		box := w.inbox()
+		for i, name := range []string{"first", "second", "third"} {
+			require.True(t, w.sub("a").claim(9, woken(9, box.address(name)), patient(time.Hour+time.Duration(i)*time.Second)).Waits)
+		}
+		turn := w.promote("scheduler|1")
+		require.Positive(t, turn.Wait)
+		require.LessOrEqual(t, turn.Wait, 501*time.Millisecond)
+		require.Empty(t, box.received())
+		for _, name := range []string{"first", "second", "third"} {
+			w.pass(501 * time.Millisecond)
+			turn = w.promote("scheduler|1")
+			require.Equal(t, []string{name}, box.received(), "as many as there are tokens, first come first")
+			require.LessOrEqual(t, turn.Wait, 501*time.Millisecond)
+			require.Len(t, w.sub("a").claim(1, woken(1, box.address("another"))).Messages, 1)
+		}
+		require.Empty(t, w.limited("a"))
+	})
+}
+
+func patient(d time.Duration) func(*queue.Claim) {
+	return func(c *queue.Claim) { c.Patience = d }
+}
+
+func TestThoseWokenTogetherShareTheTokens(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.limitTo("a", perSecond(10, 4))
+		w.publishNow(names("%d", 0, 30)...)
+		box := w.inbox()
+		subs := []*sub{w.sub("a"), w.sub("a")}
+		require.Len(t, subs[0].claim(9, woken(9, box.address("0"))).Messages, 4)
+		require.Empty(t, subs[1].claim(9, woken(9, box.address("1"))).Messages)
+		w.pass(400 * time.Millisecond)
+		w.promote("scheduler|1")
+		require.Equal(t, []string{"0", "1"}, box.received())
+		for i, s := range subs {
+			require.Len(t, s.claim(9, woken(9, box.address(fmt.Sprint(i)))).Messages, 2)
+		}
+	})
+}
+
+func TestAClaimThatNobodyWokeLeavesTokensToThoseThatWait(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.limitTo("a", queue.GroupLimit{AtOnce: 2})
+		w.publishNow(names("%d", 0, 9)...)
+		box := w.inbox()
+		first, second := w.sub("a"), w.sub("a")
+		got := first.claim(9, woken(5, box.address("first")))
+		require.Equal(t, []string{"0", "1"}, bodies(got))
+		require.Equal(t, queue.AtOnceLimited, got.Limits)
+		require.True(t, second.claim(9, woken(5, box.address("second"))).Waits)
+
+		first.ack(held(got)[0])
+		again := first.claim(9, settling(4, box.address("first")))
+		require.Empty(t, again.Messages)
+		require.True(t, again.Waits)
+		require.Equal(t, []string{"first"}, box.received(), "it has waited longest")
+		w.pass(time.Millisecond)
+		require.Equal(t, []string{"2"}, bodies(first.claim(9, woken(4, box.address("first")))))
+		first.ack(held(got)[1])
+		require.Empty(t, first.claim(9, settling(4, box.address("first"))).Messages)
+		require.Equal(t, []string{"second"}, box.received())
+		require.Equal(t, []string{"3"}, bodies(second.claim(9, woken(5, box.address("second")))))
+	})
+}
+
+// All that ends leases makes room for others.
+func TestEndsOfLeasesMakeRoom(t *testing.T) {
+	for name, end := range map[string]func(w *world, s *sub, m *queue.Leased){
+		"killed": func(w *world, s *sub, m *queue.Leased) {
+			_, err := w.topic.Kill(ctx, "a", m.ID, "reason")
+			require.NoError(w.t, err)
+			w.promote("scheduler|1")
+		},
+		"expired": func(w *world, s *sub, m *queue.Leased) {
+			w.travel(time.Minute)
+			w.expire()
+			w.promote("scheduler|1")
+		},
+		"lifted": func(w *world, s *sub, m *queue.Leased) {
+			w.setLimit("a", &queue.GroupLimit{})
+			w.promote("scheduler|1")
+		},
+		"raised": func(w *world, s *sub, m *queue.Leased) {
+			w.setLimit("a", &queue.GroupLimit{AtOnce: 2})
+			w.promote("scheduler|1")
+		},
+		"registered anew": func(w *world, s *sub, m *queue.Leased) {
+			w.limitTo("a", queue.GroupLimit{AtOnce: 2})
+			w.promote("scheduler|1")
+		},
+		"released":         func(w *world, s *sub, m *queue.Leased) { s.release(m); s.claim(0) },
+		"closed with acks": func(w *world, s *sub, m *queue.Leased) { s.ack(m); s.claim(0) },
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+			both(t, func(t *testing.T, w *world) {
+				w.limitTo("a", queue.GroupLimit{AtOnce: 1})
+				w.publishNow("x", "y", "z")
+				box := w.inbox()
+				s := w.sub("a")
+				got := s.claim(1, woken(1, w.Prefix+":nowhere|1"), lease(30*time.Second))
+				require.Len(t, got.Messages, 1)
+				require.True(t, w.sub("a").claim(1, woken(1, box.address("waits")), patient(100*time.Hour)).Waits)
+				require.Empty(t, box.received())
+				end(w, s, held(got)[0])
+				require.Equal(t, []string{"waits"}, box.received())
+				require.Len(t, w.sub("a").claim(1, woken(1, box.address("waits"))).Messages, 1)
+			})
+		})
+	}
+}
+
+func (w *world) setLimit(group string, limit *queue.GroupLimit) (before, after queue.GroupOptions) {
+	w.t.Helper()
+	call := w.topic.LimitCall(group, limit)
+	w.do(call)
+	reply, err := call.Read()
+	require.NoError(w.t, err)
+	require.Empty(w.t, reply.Refusal)
+	return queue.ParseGroupOptions(reply.Text("before")), queue.ParseGroupOptions(reply.Text("after"))
+}
+
+func TestLimitOfAnOperatorLasts(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		own, set := perSecond(50, 5), queue.GroupLimit{Rate: 1.0 / 3, Burst: 2, AtOnce: 7}
+		w.limitTo("a", own)
+		before, after := w.setLimit("a", &set)
+		require.Equal(t, own, before.Effective())
+		require.Equal(t, set, after.Effective())
+		require.Equal(t, own, after.Limit)
+		w.limitTo("a", perSecond(9, 9))
+		w.register("a")
+		before, after = w.setLimit("a", &queue.GroupLimit{})
+		require.Equal(t, set, before.Effective())
+		require.Zero(t, before.Limit)
+		require.Zero(t, after.Effective())
+		require.NotNil(t, after.Set, "it is lifted, whatever subscribers ask for")
+		w.limitTo("a", own)
+		_, after = w.setLimit("a", nil)
+		require.Equal(t, own, after.Effective())
+		require.Nil(t, after.Set)
+
+		call := w.topic.LimitCall("b", nil)
+		w.do(call)
+		reply, err := call.Read()
+		require.NoError(t, err)
+		require.Equal(t, "unregistered", reply.Refusal)
+	})
+}
+
+// Older programs would not see the limit.
+func TestFirstLimitMarksTheTopic(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		layout := func() string { return w.Client.HGet(ctx, w.keys.Meta(), "layout").Val() }
+		w.register("a")
+		require.Equal(t, queue.Layout, layout())
+		groups, err := w.topic.Groups(ctx)
+		require.NoError(t, err)
+		w.setLimit("a", &queue.GroupLimit{AtOnce: 3})
+		require.Equal(t, queue.Layout+" limits", layout())
+		require.NotEqual(t, groups.Version, w.Client.HGet(ctx, w.keys.Meta(), "groups").Val(), "all read it again")
+		w.registerFor("s", exclusively)
+		require.Equal(t, queue.Layout+" single limits", layout())
+		w.setLimit("a", nil)
+		w.register("a")
+		require.Equal(t, queue.Layout+" single limits", layout(), "it stays")
+		w.topic.Overwrite(nil)
+		groups, err = w.topic.Groups(ctx)
+		require.NoError(t, err)
+		require.True(t, groups.Single && groups.Bounded)
+	})
+}
+
+func TestTokensGoBackUnlessAClaimTookOneSince(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.limitTo("a", perSecond(1.0/60, 4))
+		w.publishNow(names("%d", 0, 9)...)
+		first, second := w.sub("a"), w.sub("a")
+		giveBack := func(s *sub, c queue.Claimed) { w.count(s.group.ReleaseCalls(held(c), true)...) }
+		got := first.claim(9, woken(2, w.Prefix+":nowhere|1"))
+		require.Len(t, got.Messages, 2)
+		giveBack(first, got)
+		got = first.claim(9, woken(3, w.Prefix+":nowhere|1"))
+		require.Len(t, got.Messages, 3, "two came back")
+		require.Len(t, second.claim(9, woken(1, w.Prefix+":nowhere|1")).Messages, 1)
+		giveBack(first, got)
+		require.Empty(t, first.claim(9, woken(9, w.Prefix+":nowhere|1")).Messages, "the tokens are lost")
+	})
+}
+
+func TestAClockThatIsSetBackStallsNoGroup(t *testing.T) {
+	t.Parallel()
+	mini, client := redistest.Embedded(t)
+	w := newWorld(t, redistest.Server{Client: client, Mini: mini, Prefix: "own"}, "topic")
+	w.limitTo("a", perSecond(1, 2))
+	w.publishNow(names("%d", 0, 9)...)
+	s := w.sub("a")
+	require.Len(t, s.claim(9, woken(9, w.Prefix+":nowhere|1")).Messages, 2)
+	back := time.UnixMilli(w.now()).Add(-24 * time.Hour)
+	w.start = back.UnixMilli()
+	mini.SetTime(back)
+	require.Empty(t, s.claim(9, woken(9, w.Prefix+":nowhere|1")).Messages)
+	mini.SetTime(back.Add(time.Second))
+	require.Len(t, s.claim(9, woken(9, w.Prefix+":nowhere|1")).Messages, 1)
+}
+
+func TestLimitedGroupsAreCounted(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.limitTo("a", perSecond(10, 1))
+		w.publishNow("x", "y")
+		s := w.sub("a")
+		require.Len(t, s.claim(9, woken(9, w.Prefix+":nowhere|1")).Messages, 1)
+		stat := func(field string) int { n, _ := w.Client.HGet(ctx, w.keys.Stats("a"), field).Int(); return n }
+		require.Equal(t, 1, stat("limited"))
+		w.pass(100 * time.Millisecond)
+		require.Len(t, s.claim(9, woken(9, w.Prefix+":nowhere|1")).Messages, 1)
+		require.Equal(t, 1, stat("limited"))
+		require.GreaterOrEqual(t, stat("limited_ms"), 100)
+	})
+}
+
+// When nothing is ready, who waited for the limit waits for messages.
+func TestThoseWhoWaitAreWokenForMessagesOnceNoneIsReady(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.limitTo("a", queue.GroupLimit{AtOnce: 1})
+		w.publishNow("x", "y")
+		box := w.inbox()
+		first, second, third := w.sub("a"), w.sub("a"), w.sub("a")
+		got := first.claim(1, woken(1, box.address("first")))
+		require.True(t, second.claim(1, woken(1, box.address("second"))).Waits)
+		require.True(t, third.claim(1, woken(1, box.address("third"))).Waits)
+		first.ack(held(got)...)
+		w.pass(time.Millisecond)
+		first.claim(1, settling(1, box.address("first")))
+		require.Equal(t, []string{"second"}, box.received())
+		require.Len(t, second.claim(1, woken(1, box.address("second"))).Messages, 1)
+		require.Empty(t, w.limited("a"))
+		waiters, err := w.Client.ZRange(ctx, w.keys.Waiters("a"), 0, -1).Result()
+		require.NoError(t, err)
+		require.ElementsMatch(t, []string{box.address("first"), box.address("third")}, waiters)
+	})
+}
+
+func TestOwnerThatWaitsForATokenStaysActive(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.limitTo("a", perSecond(1, 1), func(o *queue.GroupOptions) { o.SingleActive = true })
+		w.publishNow("x", "y", "z")
+		box := w.inbox()
+		owner, standby := w.turns("a"), w.turns("a")
+		got := owner.claim(1, woken(1, box.address("owner")))
+		require.Len(t, got.Messages, 1)
+		owner.ack(held(got)...)
+		require.True(t, owner.claim(1, settling(1, box.address("owner")), patient(9*time.Hour)).Waits)
+		require.True(t, standby.claim(1, woken(1, box.address("standby"))).Waits)
+		require.Zero(t, w.active("a").Ends, "no deadline runs")
+		w.travel(time.Minute)
+		require.Empty(t, w.promote("scheduler|1").Failed)
+		require.Equal(t, []string{"owner"}, box.received())
+		require.NotZero(t, w.active("a").Ends)
+		require.Equal(t, []string{"y"}, bodies(owner.claim(1, woken(1, box.address("owner")))))
+	})
+}
+
+// A subscription that was woken may be frozen, or gone without a word.
+func TestAWakeUpThatNobodyFollowsStopsNoOthers(t *testing.T) {
+	for name, limit := range map[string]queue.GroupLimit{"at once": {AtOnce: 1}, "rate": perSecond(10, 1)} {
+		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+			both(t, func(t *testing.T, w *world) {
+				w.limitTo("a", limit)
+				w.publishNow("w", "x", "y", "z")
+				box := w.inbox()
+				s := w.sub("a")
+				got := s.claim(1, woken(1, box.address("works")))
+				require.Len(t, got.Messages, 1)
+				require.True(t, w.sub("a").claim(1, woken(1, box.address("frozen"))).Waits)
+				w.pass(time.Millisecond)
+				require.True(t, w.sub("a").claim(1, woken(1, box.address("waits"))).Waits)
+				s.ack(held(got)...)
+				s.claim(0)
+				w.pass(101 * time.Millisecond)
+				w.promote("scheduler|1")
+				w.pass(101 * time.Millisecond)
+				w.promote("scheduler|1")
+				require.Equal(t, []string{"frozen", "waits"}, box.received())
+			})
+		})
+	}
+}
+
+func TestAPauseLosesNoRoomForThoseThatWait(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.limitTo("a", queue.GroupLimit{AtOnce: 1})
+		w.publishNow("x", "y", "z")
+		box := w.inbox()
+		s, leaver := w.sub("a"), w.sub("a")
+		got := s.claim(1, woken(1, box.address("works")))
+		require.True(t, leaver.claim(1, woken(1, box.address("leaves"))).Waits)
+		w.pass(time.Millisecond)
+		require.True(t, w.sub("a").claim(1, woken(1, box.address("waits"))).Waits)
+		require.NoError(t, only(w.topic.Pause(ctx, "a", "", "", 0)))
+		leaver.claim(0, func(c *queue.Claim) { c.Address = box.address("leaves") })
+		s.ack(held(got)...)
+		s.claim(0)
+		require.NoError(t, only(w.topic.Resume(ctx, "a")))
+		w.promote("scheduler|1")
+		require.Equal(t, []string{"waits"}, box.received())
+	})
+}
+
+// A message that finds no token is one subscription's matter.
+func TestIdleSubscriptionsAreNotWokenWithoutATokenForThem(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.limitTo("a", perSecond(1, 1))
+		box := w.inbox()
+		for i := range 9 {
+			require.True(t, w.sub("a").claim(1, woken(1, box.address(fmt.Sprint(i)))).Waits)
+			w.pass(time.Millisecond)
+		}
+		s := w.sub("a")
+		w.publishNow("x")
+		require.Len(t, s.claim(1, woken(1, box.address("works"))).Messages, 1)
+		box.received()
+		w.publishNow("y")
+		require.Len(t, box.received(), 1)
+		require.True(t, s.claim(1, woken(1, box.address("works"))).Waits)
+		require.Empty(t, box.received())
+	})
+}
+
+func TestAnEventThatIsTooLateIsNow(t *testing.T) {
+	t.Parallel()
+	mini, client := redistest.Embedded(t)
+	w := newWorld(t, redistest.Server{Client: client, Mini: mini, Prefix: "own"}, "topic")
+	w.limitTo("a", perSecond(1, 1))
+	w.publishNow("x", "y")
+	box := w.inbox()
+	require.Len(t, w.sub("a").claim(1, woken(1, box.address("works"))).Messages, 1)
+	require.True(t, w.sub("a").claim(1, woken(1, box.address("waits"))).Waits)
+	back := time.UnixMilli(w.now()).Add(-24 * time.Hour)
+	w.start = back.UnixMilli()
+	mini.SetTime(back)
+	w.promote("scheduler|1")
+	mini.SetTime(back.Add(2 * time.Second))
+	w.promote("scheduler|1")
+	require.Equal(t, []string{"waits"}, box.received())
+}

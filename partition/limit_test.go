@@ -1,0 +1,264 @@
+package partition_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/testkit"
+	"github.com/redisdelay/watermill-redisdelay/partition"
+)
+
+func limited(limit redisdelay.Limit, burst, atOnce int) func(*partition.SubscriberConfig) {
+	return func(c *partition.SubscriberConfig) {
+		c.Subscriber.Limit, c.Subscriber.Burst, c.Subscriber.AtOnce = limit, burst, atOnce
+	}
+}
+
+// optionsIn returns the options of the default group in each of the first n partitions.
+func optionsIn(t testing.TB, s redistest.Server, n int) (all []queue.GroupOptions) {
+	t.Helper()
+	client, err := servers.NewClient(s.Client)
+	require.NoError(t, err)
+	for _, name := range topics(t, topic, n) {
+		options, err := queue.NewTopic(client, s.Prefix, name).OptionsOf(context.Background(), redisdelay.DefaultConsumerGroup)
+		require.NoError(t, err)
+		all = append(all, options)
+	}
+	return all
+}
+
+// requireShares checks the limit of each of the first n partitions.
+func requireShares(t testing.TB, s redistest.Server, n int, want queue.GroupLimit) {
+	t.Helper()
+	for i, options := range optionsIn(t, s, n) {
+		require.Equal(t, want, options.Effective(), "partition %d", i)
+	}
+}
+
+func operator(t testing.TB, s redistest.Server) *admin.Admin {
+	t.Helper()
+	a, err := admin.New(admin.Config{Client: s.Client, KeyPrefix: s.Prefix})
+	require.NoError(t, err)
+	return a
+}
+
+// setLimit sets the limit of the default group in each of n partitions, as an operator does.
+func setLimit(t testing.TB, s redistest.Server, n int, limit queue.GroupLimit) {
+	t.Helper()
+	client, err := servers.NewClient(s.Client)
+	require.NoError(t, err)
+	for _, name := range topics(t, topic, n) {
+		call := queue.NewTopic(client, s.Prefix, name).LimitCall(redisdelay.DefaultConsumerGroup, &limit)
+		require.NoError(t, queue.Do(context.Background(), client, call))
+	}
+}
+
+func TestEachPartitionGetsAShareOfTheLimit(t *testing.T) {
+	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		sub := newSubscriber(t, s, 4, limited(100, 10, 6))
+		require.NoError(t, sub.SubscribeInitialize(topic))
+		requireShares(t, s, 4, queue.GroupLimit{Rate: 25, Burst: 2, AtOnce: 1})
+		sub = newSubscriber(t, s, 4, limited(10, 0, 0))
+		testkit.SubscribeTo(t, sub, topic)
+		requireShares(t, s, 4, queue.GroupLimit{Rate: 2.5, Burst: 1})
+		testkit.SubscribeTo(t, newSubscriber(t, s, 4), topic)
+		requireShares(t, s, 4, queue.GroupLimit{})
+	})
+}
+
+func TestALimitOfLessThanOneForEachPartitionIsRefused(t *testing.T) {
+	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		for name, change := range map[string]func(*partition.SubscriberConfig){
+			"Subscriber.Burst is 3; each of 4":  limited(100, 3, 0),
+			"Subscriber.AtOnce is 2; each of 4": limited(0, 0, 2),
+		} {
+			sub := newSubscriber(t, s, 4, change)
+			_, err := sub.Subscribe(context.Background(), topic)
+			require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
+			require.ErrorContains(t, err, name)
+			require.ErrorIs(t, sub.SubscribeInitialize(topic), redisdelay.ErrInvalidConfig)
+		}
+		require.Zero(t, s.Client.Exists(context.Background(), s.Prefix+":topics").Val(), "nothing was made")
+	})
+}
+
+// reads waits until somebody reads each of the first n partitions.
+func reads(t testing.TB, s redistest.Server, n int) {
+	t.Helper()
+	client, err := servers.NewClient(s.Client)
+	require.NoError(t, err)
+	testkit.Eventually(t, func() bool {
+		read, err := queue.Read(context.Background(), client, s.Prefix, redisdelay.DefaultConsumerGroup, topics(t, topic, n))
+		require.NoError(t, err)
+		return !slices.Contains(read, false)
+	}, "nobody reads a partition")
+}
+
+// A subscriber with fewer partitions than the topic has does not raise the shares.
+func TestAHigherNumberOfPartitionsCountsForTheShares(t *testing.T) {
+	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		more := newSubscriber(t, s, 4, limited(100, 8, 0))
+		testkit.SubscribeTo(t, more, topic)
+		reads(t, s, 4)
+		testkit.SubscribeTo(t, newSubscriber(t, s, 2, limited(100, 8, 0)), topic)
+		requireShares(t, s, 4, queue.GroupLimit{Rate: 25, Burst: 2})
+		require.NoError(t, more.Close())
+		set(t, s, 2, 0, 8)
+		testkit.SubscribeTo(t, newSubscriber(t, s, 2, limited(100, 8, 0)), topic)
+		requireShares(t, s, 2, queue.GroupLimit{Rate: 12.5, Burst: 1})
+		set(t, s, 2, 0, 0)
+		testkit.SubscribeTo(t, newSubscriber(t, s, 2, limited(100, 8, 0)), topic)
+		requireShares(t, s, 2, queue.GroupLimit{Rate: 50, Burst: 4})
+	})
+}
+
+// shareWatch watches the limits of all partitions while their number changes.
+type shareWatch struct {
+	s       redistest.Server
+	names   []string
+	looks   *redis.Client // without the hook
+	mu      sync.Mutex
+	most    queue.GroupLimit // the highest sums
+	looked  int
+	missing bool // a partition that is read has no limit
+}
+
+// watchShares gives the server a client of its own, and adds up the limits of the first n
+// partitions after each call of that. A partition counts when somebody reads it.
+func watchShares(t testing.TB, s *redistest.Server, n int) *shareWatch {
+	t.Helper()
+	options := s.Client.(*redis.Client).Options()
+	w := &shareWatch{s: *s, names: topics(t, topic, n), looks: redis.NewClient(options)}
+	client := redis.NewClient(options)
+	client.AddHook(redistest.AfterEach(func(redis.Cmder) { w.look() }))
+	s.Client = client
+	t.Cleanup(func() { _, _ = client.Close(), w.looks.Close() })
+	return w
+}
+
+// begin forgets what was seen before.
+func (w *shareWatch) begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.most, w.looked, w.missing = queue.GroupLimit{}, 0, false
+}
+
+func (w *shareWatch) look() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ctx := context.Background()
+	var sum queue.GroupLimit
+	var texts []*redis.StringCmd
+	var waiters []*redis.IntCmd
+	_, _ = w.looks.TxPipelined(ctx, func(tx redis.Pipeliner) error { // all of one moment
+		for _, name := range w.names {
+			base := w.s.Prefix + ":{" + name + "}:"
+			texts = append(texts, tx.HGet(ctx, base+"groups", redisdelay.DefaultConsumerGroup))
+			waiters = append(waiters, tx.ZCard(ctx, base+"waiters:"+redisdelay.DefaultConsumerGroup))
+		}
+		return nil
+	})
+	for i, text := range texts {
+		if text.Err() != nil || waiters[i].Val() == 0 {
+			continue
+		}
+		limit := queue.ParseGroupOptions(text.Val()).Effective()
+		w.missing = w.missing || limit.Rate == 0
+		sum.Rate, sum.Burst, sum.AtOnce = sum.Rate+limit.Rate, sum.Burst+limit.Burst, sum.AtOnce+limit.AtOnce
+	}
+	w.looked++
+	w.most.Rate, w.most.Burst, w.most.AtOnce = max(w.most.Rate, sum.Rate), max(w.most.Burst, sum.Burst), max(w.most.AtOnce, sum.AtOnce)
+}
+
+func (w *shareWatch) require(t testing.TB, most queue.GroupLimit) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	require.NotZero(t, w.looked)
+	require.False(t, w.missing, "a partition is read without a limit")
+	require.Equal(t, most, w.most)
+}
+
+// The shares of two subscribers, which follow the number of partitions at different times, never
+// add up to more than the limit.
+func TestTheSharesNeverAddUpToMoreThanTheLimit(t *testing.T) {
+	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		w := watchShares(t, &s, 4)
+		set(t, s, 2, 0, 0)
+		first, second := newSubscriber(t, s, 0, limited(40, 8, 12)), newSubscriber(t, s, 0, limited(40, 8, 12))
+		first.Follow(5 * time.Millisecond)
+		second.Follow(30 * time.Millisecond)
+		testkit.SubscribeTo(t, first, topic)
+		testkit.SubscribeTo(t, second, topic)
+		requireShares(t, s, 2, queue.GroupLimit{Rate: 20, Burst: 4, AtOnce: 6})
+		reads(t, s, 2)
+
+		comes := func(n int, want queue.GroupLimit) {
+			testkit.Eventually(t, func() bool {
+				for _, options := range optionsIn(t, s, n) {
+					if options.Limit != want {
+						return false
+					}
+				}
+				return true
+			}, "the shares do not change")
+		}
+		set(t, s, 2, 0, 4)
+		comes(4, queue.GroupLimit{Rate: 10, Burst: 2, AtOnce: 3})
+		reads(t, s, 4)
+		set(t, s, 2, 0, 0)
+		comes(2, queue.GroupLimit{Rate: 20, Burst: 4, AtOnce: 6})
+		set(t, s, 2, 0, 4)
+		comes(4, queue.GroupLimit{Rate: 10, Burst: 2, AtOnce: 3})
+		reads(t, s, 4)
+		w.require(t, queue.GroupLimit{Rate: 40, Burst: 8, AtOnce: 12})
+	})
+}
+
+// The limit that an operator has set is shared anew when the number of partitions changes.
+func TestALimitThatAnOperatorSetIsSharedAnew(t *testing.T) {
+	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		w := watchShares(t, &s, 4)
+		ctx, a := context.Background(), operator(t, s)
+		set(t, s, 2, 0, 0)
+		sub := newSubscriber(t, s, 0, limited(1000, 100, 100))
+		sub.Follow(5 * time.Millisecond)
+		testkit.SubscribeTo(t, sub, topic)
+		setLimit(t, s, 2, queue.GroupLimit{Rate: 20, Burst: 5, AtOnce: 6})
+		w.begin()
+
+		p, err := a.SetPartitions(ctx, topic, 4)
+		require.NoError(t, err)
+		require.Equal(t, 4, p.Next)
+		requireShares(t, s, 2, queue.GroupLimit{Rate: 10, Burst: 2, AtOnce: 3})
+		testkit.Eventually(t, func() bool {
+			p, err = a.SetPartitions(ctx, topic, 0)
+			require.NoError(t, err)
+			return len(p.Left) == 0
+		}, "the new partitions are not read")
+		requireShares(t, s, 4, queue.GroupLimit{Rate: 10, Burst: 2, AtOnce: 3})
+		w.require(t, queue.GroupLimit{Rate: 40, Burst: 10, AtOnce: 12})
+
+		_, err = a.SetPartitions(ctx, topic, 2)
+		require.NoError(t, err, "called off")
+		requireShares(t, s, 2, queue.GroupLimit{Rate: 20, Burst: 4, AtOnce: 6})
+		_, err = a.SetPartitions(ctx, topic, 9)
+		require.ErrorIs(t, err, admin.ErrInvalidArgument)
+		require.ErrorContains(t, err, "a burst of 8 is less than one message for each of 9 partitions")
+		requireShares(t, s, 2, queue.GroupLimit{Rate: 20, Burst: 4, AtOnce: 6})
+		p, err = a.SetPartitions(ctx, topic, 0)
+		require.NoError(t, err)
+		require.True(t, p.Done())
+	})
+}
