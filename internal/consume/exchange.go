@@ -34,7 +34,7 @@ func (s *Subscription) exchange(x *Exchange) error {
 	a := Answer{Sent: time.Now()}
 	acks := s.group.AckCalls(x.Acks)
 	drops := s.group.DropCalls(x.Drops)
-	releases := s.group.ReleaseCalls(x.ReleasesInOrder(), x.limited && !slices.ContainsFunc(x.Releases, func(m Message) bool { return m.used }))
+	releases := s.group.ReleaseCalls(x.ReleasesInOrder(), x.refunds())
 	nacks := s.group.NackCalls(x.Nacks)
 	extends := s.group.ExtendCalls(x.Extend, s.LeaseDuration)
 	if x.Worker != "" {
@@ -67,6 +67,12 @@ func (s *Subscription) exchange(x *Exchange) error {
 		return e
 	})
 	return err
+}
+
+// refunds reports whether tokens of the group's limit go back with what is released: not if a
+// handler had any of it.
+func (x *Exchange) refunds() bool {
+	return x.limited && !slices.ContainsFunc(x.Releases, func(m Message) bool { return m.used })
 }
 
 // read notes that a part failed, if one of its calls did.

@@ -87,3 +87,17 @@ func TestARepeatOfAClaimIsFollowedByOneThatWakesOthers(t *testing.T) {
 	require.Equal(t, first.Number+1, c.Number)
 	require.Empty(t, x.Acks)
 }
+
+func TestATokenThatAHandlerUsedDoesNotGoBack(t *testing.T) {
+	d := limitedTo(t, 3, 5)
+	d.answer(d.says())
+	in := d.hand(3)
+	d.pass(modelLease + time.Millisecond)
+	d.talk()
+	require.False(t, d.Has(in[0]), "its lease was lost")
+	d.Outlived(in[0])
+	x := d.says()
+	require.Len(t, x.Releases, 1)
+	require.True(t, x.limited)
+	require.False(t, x.refunds())
+}
