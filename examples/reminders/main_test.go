@@ -28,8 +28,8 @@ func TestRemindersComeInTimeUnlessCancelled(t *testing.T) {
 			require.NoError(t, err)
 			at[patient+" "+what] = seconds
 		}
-		// Topics and groups have no order among each other. A machine that stands still for the time
-		// between two events may swap them.
+		// Topics and groups have no order among each other. A machine that stands still between two
+		// events may swap them.
 		ann, ben := happened["Ann"], happened["Ben"]
 		require.ElementsMatch(t, []string{"booked", "confirmed", "reminded", "asked for feedback", "billed"}, ann, "each group gets the event")
 		reminder := "no reminder, it is cancelled"
