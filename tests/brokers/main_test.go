@@ -1,5 +1,6 @@
-// Package brokers has the tests of the relay with real brokers, each of which the test starts
-// itself. It is a module of its own, so that the library does not get their clients.
+// Package brokers has the tests of the relay with brokers. A test starts its own, but for
+// PostgreSQL, of which it has a database; Kafka is one inside the test's process. It is a module of
+// its own, so that the library does not get their clients.
 //
 // Messages with all kinds of delays go through relay.Publisher, Redis, and a relay in a process of
 // its own, to a consumer of the broker. In the middle the broker is restarted, and the process is
