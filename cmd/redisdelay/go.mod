@@ -3,6 +3,7 @@ module github.com/redisdelay/watermill-redisdelay/cmd/redisdelay
 go 1.25.0
 
 require (
+	code.dny.dev/ssrf v0.3.0
 	github.com/ThreeDotsLabs/watermill v1.5.1
 	github.com/ThreeDotsLabs/watermill-amqp/v3 v3.0.2
 	github.com/ThreeDotsLabs/watermill-nats/v2 v2.1.3

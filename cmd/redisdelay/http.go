@@ -45,19 +45,21 @@ func declareHTTP(s *settings) destinationKind {
 	}
 }
 
-func (k *httpKind) open(_ int, logger *slog.Logger) (*destination, error) {
+func (k *httpKind) open(int, *slog.Logger) (*destination, error) {
 	publisher, err := k.publisher()
 	if err != nil {
 		return nil, err
 	}
+	warning := ""
 	if len(publisher.keys) == 0 {
-		logger.Warn("Requests are not signed: the receiver cannot tell who sent them", "setting", "--http-secret-file")
+		warning = "Requests are not signed, so the receiver cannot tell who sent them: --http-secret-file"
 	}
 	return &destination{
 		Publisher: publisher,
 		permanent: refusedByHTTP,
 		check:     func(context.Context) error { return nil }, // others may take messages while one endpoint is down
 		single:    true,
+		warning:   warning,
 	}, nil
 }
 
