@@ -53,8 +53,8 @@ func declareRelay(s *settings, c *connection) *relaySettings {
 	r.from = s.list("from", "topics to relay, separated by commas or given several times")
 	r.all = s.yes("all", false, "relay all topics under the key prefix, new ones too, instead of --from")
 	r.mapping = s.list("map", "`topic=destination topic`: names at the destination, separated by commas or given several times")
-	r.to = s.choice("to", "", "`redisstream`, `nats`, `amqp`, or `http` for webhooks: the destination; required",
-		"redisstream", "nats", "amqp", "http")
+	r.to = s.choice("to", "", "`redisstream`, `nats`, `amqp`, `kafka`, or `http` for webhooks: the destination; required",
+		"redisstream", "nats", "amqp", "kafka", "http")
 	r.group = s.text("group", relay.DefaultConsumerGroup, "consumer group, the same for all processes of one relay")
 	r.ordered = s.yes("ordered", false, "keep each topic in order; with one process only")
 	r.concurrency = s.number("concurrency", 0, "concurrent calls of the destination per topic; 0: 4, or 1 with --ordered")
@@ -73,6 +73,7 @@ func declareRelay(s *settings, c *connection) *relaySettings {
 		"redisstream": declareRedisstream(s, r.redis),
 		"nats":        declareNATS(s),
 		"amqp":        declareAMQP(s),
+		"kafka":       declareKafka(s),
 		"http":        declareHTTP(s),
 	}
 	return r
