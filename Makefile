@@ -26,7 +26,7 @@ SLOWEST ?= 0
 RACED   := -race -gcflags=github.com/yuin/gopher-lua/...=-race=false
 
 # Two modules run at a time. The longest comes first.
-MODULES := cmd/redisdelay tests/components prometheus otel examples/observed examples/delayed-redisstream examples/delayed-nats
+MODULES := cmd/redisdelay tests/components prometheus otel examples/observed examples/delayed-redisstream examples/delayed-nats examples/delayed-kafka examples/retry-kafka
 
 # The runner of tests is compiled first, with all of the standard library that it needs. It says every tenth package.
 RUNNER := go build -v -o /dev/null ./scripts/runtests 2>&1 | awk 'NR % 10 == 1 { print "compiling: " $$0; fflush() }'
@@ -58,7 +58,7 @@ test-ci: ## what CI runs besides: tests/faults in its short form, the other modu
 		$(foreach module,$(MODULES),'$(module) $(RACED) -timeout=20m -skip=RabbitMQ ./...')
 
 # tests/brokers without the race detector, because watermill-amqp has a data race where it reconnects.
-test-brokers: ## streams, and the relay with real brokers: Redis Streams, NATS JetStream, RabbitMQ, gochannel; the tool with RabbitMQ; the outbox in PostgreSQL
+test-brokers: ## streams, and the relay with brokers: Redis Streams, NATS JetStream, RabbitMQ, Kafka (kfake), PostgreSQL, gochannel; the tool with RabbitMQ; the outbox in PostgreSQL
 	@scripts/with-postgres.sh scripts/with-rabbitmq.sh scripts/with-redis.sh sh -c '\
 		go -C examples/outbox test -count=1 -timeout 5m ./... && \
 		go -C tests/brokers test -count=1 -timeout 15m ./... && \

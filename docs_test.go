@@ -27,7 +27,7 @@ func TestGoCodeInDocumentsIsCompiled(t *testing.T) {
 			compiled += unindented(read(t, file))
 		}
 	})
-	for _, glob := range []string{"examples/tutorial/step*/*.go", "examples/outbox/*.go"} { // programs that documents quote
+	for _, glob := range []string{"examples/tutorial/step*/*.go", "examples/outbox/*.go", "examples/delayed-kafka/kafkaqueue/*.go", "examples/retry-kafka/*.go"} { // programs that documents quote
 		files, err := filepath.Glob(glob)
 		require.NoError(t, err)
 		require.NotEmpty(t, files)

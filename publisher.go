@@ -329,7 +329,7 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, b *publish.Ba
 		if m.Options.DelayID != "" {
 			m.Options.Guard = inside.GuardOf(msg.Context(), m.Options.DelayID)
 		}
-		without = meta.NotStored(p.IntoStreams(), p.deliveredBefore(msg))
+		without = meta.NotStored(p.IntoStreams(), deliveredBefore(msg))
 	}
 	body, err := p.marshal(topic, msg, without, b)
 	if err != nil {

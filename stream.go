@@ -140,8 +140,8 @@ func (p *Publisher) schedule() error {
 const poisonedKey = "reason_poisoned"
 
 // deliveredBefore tells whether msg was delivered before. A handler of this package's Subscriber
-// may have it, or it goes into a stream and failed in a handler of another subscriber.
-func (p *Publisher) deliveredBefore(msg *message.Message) bool {
+// may have it, or it failed in a handler of another subscriber.
+func deliveredBefore(msg *message.Message) bool {
 	_, poisoned := msg.Metadata[poisonedKey]
-	return poisoned && p.IntoStreams() || consume.Of(msg) != nil
+	return poisoned || consume.Of(msg) != nil
 }

@@ -101,13 +101,33 @@ func childRedis() redis.UniversalClient {
 
 // relayChild relays to a broker.
 func relayChild() int {
+	return relayThrough(func(p message.Publisher) message.Publisher { return endsIfStuck{p} })
+}
+
+// killedChild relays to a broker, and kills itself when that has taken a message.
+func killedChild() int {
+	return relayThrough(func(p message.Publisher) message.Publisher { return killsItself{p} })
+}
+
+func relayThrough(wrap func(message.Publisher) message.Publisher) int {
 	ctx := untilTold()
 	destination, err := brokers[os.Getenv("REDISDELAY_CHILD_BROKER")].newPublisher(os.Getenv("REDISDELAY_CHILD_ADDR"))
 	orDie(err)
-	r, err := relay.New(relayTo(childRedis(), endsIfStuck{destination}), nil)
+	r, err := relay.New(relayTo(childRedis(), wrap(destination)), nil)
 	orDie(err)
 	orDie(r.Run(ctx))
 	return 0
+}
+
+// killsItself ends the process as kill -9 does when Publish has succeeded.
+type killsItself struct{ message.Publisher }
+
+func (p killsItself) Publish(topic string, messages ...*message.Message) error {
+	if err := p.Publisher.Publish(topic, messages...); err != nil {
+		return err
+	}
+	orDie(syscall.Kill(os.Getpid(), syscall.SIGKILL))
+	select {}
 }
 
 // endsIfStuck ends the process when Publish does not return, as whoever watches over a relay would:

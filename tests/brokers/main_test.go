@@ -25,6 +25,13 @@ type broker struct {
 
 	newPublisher  func(addr string) (message.Publisher, error)
 	newSubscriber func(addr string) (message.Subscriber, error)
+
+	once bool // it drops what a relay publishes again
+
+	// For the tests of faults, whose server is faulty; nil if there are none.
+	permanent func(error) bool                       // the relay's Config.Permanent
+	refused   map[string]refusal                     // by what is wrong with the message
+	addTopic  func(t *testing.T, addr, topic string) // adds a topic that is missing
 }
 
 // A server is a running broker. It ends with its test.
@@ -34,10 +41,13 @@ type server interface {
 }
 
 var brokers = map[string]broker{
-	"redisstream": redisstreamBroker,
-	"jetstream":   jetstreamBroker,
-	"rabbitmq":    rabbitmqBroker,
-	"gochannel":   {}, // which cannot be had from outside
+	"redisstream":         redisstreamBroker,
+	"jetstream":           jetstreamBroker,
+	"rabbitmq":            rabbitmqBroker,
+	"kafka":               kafkaBroker,
+	"postgres":            postgresBroker,
+	"postgres, each once": postgresOnceBroker,
+	"gochannel":           {}, // which cannot be had from outside
 }
 
 func TestMain(m *testing.M) {
@@ -49,12 +59,16 @@ func TestMain(m *testing.M) {
 			goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp.(*ConnectionWrapper).handleConnectionClose"),
 			goleak.IgnoreAnyFunction("github.com/rabbitmq/amqp091-go.(*Connection).shutdown"),
 			goleak.IgnoreAnyFunction("github.com/redisdelay/watermill-redisdelay/tests/brokers.closeUnlessStuck.func1"),
+			// The metrics of Kafka's client have one for the whole process.
+			goleak.IgnoreAnyFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"),
 			// Watermill's suite leaves them behind when watermill-redisstream claims what others of
 			// its subscribers work on yet, and so delivers more than the suite reads.
 			goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func2"),
 			goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func3"))
 	case "relay":
 		os.Exit(relayChild())
+	case "relay-killed":
+		os.Exit(killedChild())
 	case "gochannel":
 		os.Exit(gochannelChild())
 	case "scheduler":

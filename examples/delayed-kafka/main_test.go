@@ -1,0 +1,29 @@
+package main
+
+import (
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/examples/internal/exampletest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+func TestEveryReminderComesInOrderAndNoneEarly(t *testing.T) {
+	exampletest.Succeeds(t, 15*time.Second, func(t *testing.T, out string) {
+		require.Len(t, reminder.FindAllString(out, -1), 16, out)
+		require.Contains(t, out, "\n16 reminders came, 12 of them through Redis; early or out of order: 0.\n")
+	})
+}
+
+func TestInterruptEndsItCleanly(t *testing.T) {
+	exampletest.EndsOnInterrupt(t, reminder, func(t *testing.T, out string) {
+		require.Regexp(t, `(?m)^\d+ reminders came, .*out of order: 0\.$`, out)
+	})
+}
+
+var reminder = regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d\.\d{3} +\d+\.\d ms late  partition \d  remind \w+ after [\d.ms]+$`)
