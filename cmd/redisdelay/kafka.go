@@ -54,7 +54,7 @@ func (k *kafkaKind) open(_ int, logger *slog.Logger) (*destination, error) {
 	if err != nil {
 		return nil, err
 	}
-	publisher := &kafkaPublisher{connect: func() (message.Publisher, error) {
+	publisher := &kafkaPublisher{brokers: *k.brokers, connect: func() (message.Publisher, error) {
 		return kafka.NewPublisher(kafka.PublisherConfig{
 			Brokers:               *k.brokers,
 			Marshaler:             kafkaMarshaler{key: *k.key},
@@ -129,11 +129,11 @@ func (c *scramClient) Done() bool { return c.conversation.Done() }
 // is made at the first use that succeeds.
 type kafkaPublisher struct {
 	connect func() (message.Publisher, error)
+	brokers []string
 
 	mu        sync.Mutex
 	publisher message.Publisher // nil until it is made
 	making    *kafkaAttempt     // nil if there is none
-	last      error             // of the last attempt or Publish, nil if it succeeded
 	closed    bool
 }
 
@@ -150,14 +150,7 @@ func (p *kafkaPublisher) Publish(topic string, messages ...*message.Message) err
 	if err != nil {
 		return err
 	}
-	err = publisher.Publish(topic, messages...)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.last = nil
-	if errors.Is(err, sarama.ErrOutOfBrokers) || errors.Is(err, sarama.ErrClosedClient) {
-		p.last = err
-	}
-	return err
+	return publisher.Publish(topic, messages...)
 }
 
 // made returns the Publisher. It makes it if there is none, and waits at most until ctx ends.
@@ -192,7 +185,7 @@ func (p *kafkaPublisher) make(attempt *kafkaAttempt) {
 	publisher, err := p.connect()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.making, p.last = nil, err
+	p.making = nil
 	switch {
 	case err != nil:
 		attempt.err = fmt.Errorf("connect to Kafka: %w", err)
@@ -203,14 +196,21 @@ func (p *kafkaPublisher) make(attempt *kafkaAttempt) {
 	}
 }
 
-// check returns an error if Kafka could not be reached last.
+// check returns an error if Kafka could not be reached yet, or if no broker accepts a connection.
 func (p *kafkaPublisher) check(ctx context.Context) error {
 	if _, err := p.made(ctx); err != nil {
 		return err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.last
+	var errs []error
+	for _, broker := range p.brokers {
+		dialer := net.Dialer{Timeout: connectTimeout}
+		connection, err := dialer.DialContext(ctx, "tcp", broker)
+		if err == nil {
+			return connection.Close()
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // Close closes the Publisher.

@@ -65,7 +65,7 @@ func TestToKafka(t *testing.T) {
 	relaysOverAStop(t, start, consumeKafka(t, addr, topic), nil, "--to", "kafka", "--kafka", addr)
 }
 
-func TestKafkaStartsLater(t *testing.T) {
+func TestKafkaStartsLaterAndEnds(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
 	store := redistest.Start(t)
@@ -74,9 +74,13 @@ func TestKafkaStartsLater(t *testing.T) {
 	orders := publishOrders(t, client, topic, 20, time.Millisecond)
 	p.await("The destination fails to take messages")
 	p.awaitUnready("127.0.0.1:" + port)
-	addr := startKafka(t, kfake.Ports(listens(t, port)))
-	requireAll(t, orders, consumeKafka(t, addr, topic).await(t, len(orders)))
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(kafkaPartitions, topic), kfake.Ports(listens(t, port)))
+	require.NoError(t, err)
+	defer cluster.Close()
+	requireAll(t, orders, consumeKafka(t, cluster.ListenAddrs()[0], topic).await(t, len(orders)))
 	p.awaitProbe("/readyz", 200)
+	cluster.Close()
+	p.awaitUnready("127.0.0.1:" + port)
 	p.stop()
 }
 
