@@ -41,6 +41,10 @@ type Config struct {
 
 	// Destination receives the due messages. Required. The relay never closes it. It must be safe
 	// for concurrent use. Its Publish must return nil only when the messages are stored safely.
+	//
+	// If its error wraps a *redisdelay.PostponeError, the messages of that call wait for its Delay
+	// instead of the Backoff, and the failure uses up no delivery. That is for a destination that
+	// says when it takes messages again.
 	Destination message.Publisher
 
 	// DestinationTopic returns the destination's topic for a message. Default: the topic that the

@@ -6,6 +6,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/consume"
 	"github.com/redisdelay/watermill-redisdelay/internal/field"
 )
 
@@ -63,6 +64,9 @@ func (o *observed) Close() error {
 
 // handle publishes one message. It returns the error, on which the router nacks the message.
 func (r *Relay) handle(s stop, topic string, msg *message.Message) error {
+	if d := consume.Of(msg); d != nil {
+		d.TakeBackPostpone() // of an earlier try, by Watermill's Retry for instance
+	}
 	to, err := r.destinationTopic(topic, msg)
 	if err == nil {
 		err = r.publish(s, to, msg)
@@ -70,7 +74,9 @@ func (r *Relay) handle(s stop, topic string, msg *message.Message) error {
 	switch {
 	case err == nil, r.refused(msg, err):
 	case r.config.Ordered:
-		r.holdUp(s.late, msg, r.config.Subscriber.CloseTimeout/2)
+		r.holdUp(s.late, msg, err, r.config.Subscriber.CloseTimeout/2)
+	default:
+		postpone(msg, err)
 	}
 	return err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/consume"
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 )
 
@@ -134,9 +135,28 @@ func (r *Relay) failed(s stop, to string, msg *message.Message, err error) {
 		keepError(msg, err)
 	}
 	if r.config.Ordered {
-		r.holdUp(s.stopping, msg, redisdelay.MaxDelay)
+		r.holdUp(s.stopping, msg, err, redisdelay.MaxDelay)
+	} else {
+		postpone(msg, err)
 	}
 	msg.Nack()
+}
+
+// postponed returns how long the destination wants the message to wait, and 0 if its error does not
+// say.
+func postponed(err error) time.Duration {
+	var p *redisdelay.PostponeError
+	if errors.As(err, &p) {
+		return min(max(0, p.Delay), redisdelay.MaxDelay)
+	}
+	return 0
+}
+
+// postpone has the next nack wait as long as the destination wants, and use up no delivery.
+func postpone(msg *message.Message, err error) {
+	if wait := postponed(err); wait > 0 {
+		_ = redisdelay.Postpone(msg, wait) // fails only for a wait out of range
+	}
 }
 
 // keepError stores the error with the message, for its retry and its dead letter.
@@ -150,16 +170,23 @@ func (r *Relay) refused(msg *message.Message, err error) bool {
 	return r.permanent(err) && redisdelay.DeadOnNack(msg, fmt.Errorf("refused by the destination: %w", err))
 }
 
-// holdUp waits for the Backoff while it holds the message, at most for atMost or until ctx ends.
-// The nack after it returns the message to its place in the order, even if the message has its own
-// backoff.
-func (r *Relay) holdUp(ctx context.Context, msg *message.Message, atMost time.Duration) {
+// holdUp waits while it holds the message: as long as the destination wants, else for the Backoff,
+// at most for atMost or until ctx ends. The nack after it returns the message to its place in the
+// order, even if the message has its own backoff. If the destination said how long, the nack uses
+// up no delivery.
+func (r *Relay) holdUp(ctx context.Context, msg *message.Message, err error, atMost time.Duration) {
 	redisdelay.DelayFor(msg, 0)
 	delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
+	wait := postponed(err)
+	if d := consume.Of(msg); wait > 0 && d != nil {
+		d.GiveBack()
+	} else {
+		wait = r.backoff(delivery.Number)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(msg.Context(), cancel)()
-	pause(ctx, min(r.backoff(delivery.Number), atMost))
+	pause(ctx, min(wait, atMost))
 }
 
 // publish publishes messages to the destination. After the late end of the stop it returns

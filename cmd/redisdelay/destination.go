@@ -20,6 +20,12 @@ type destination struct {
 	// check returns an error if the destination cannot be reached.
 	check func(ctx context.Context) error
 
+	// single means that each message is a call of its own, so that one message fails no other.
+	single bool
+
+	// warning is logged when the relay begins; "" is none.
+	warning string
+
 	underWay atomic.Int64 // calls of the Publisher that have not returned
 }
 

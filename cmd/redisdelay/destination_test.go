@@ -26,6 +26,14 @@ func TestSilentDestinationDoesNotDelayTheEnd(t *testing.T) {
 			address, _ := silent(t)
 			return []string{"--amqp", "amqp://" + address}
 		},
+		"http": func(t *testing.T) []string {
+			address, _ := silent(t)
+			return []string{"--http", "http://" + address, "--http-allow-private", "127.0.0.1"}
+		},
+		"kafka": func(t *testing.T) []string {
+			address, _ := silent(t)
+			return []string{"--kafka", address}
+		},
 		"nats": func(t *testing.T) []string {
 			broker := startNATS(t)
 			hears, err := natsclient.Connect(broker.url())

@@ -19,5 +19,7 @@ func TestMain(m *testing.M) {
 	}
 	// watermill-nats and watermill-amqp leave these goroutines behind when a consumer closes.
 	redistest.Main(m, goleak.IgnoreAnyFunction("github.com/nats-io/nats%2ego.(*Conn).drainConnection"),
-		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp.(*ConnectionWrapper).handleConnectionClose"))
+		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp.(*ConnectionWrapper).handleConnectionClose"),
+		// The metrics of Kafka's client count for ever.
+		goleak.IgnoreAnyFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
 }

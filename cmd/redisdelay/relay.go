@@ -53,7 +53,8 @@ func declareRelay(s *settings, c *connection) *relaySettings {
 	r.from = s.list("from", "topics to relay, separated by commas or given several times")
 	r.all = s.yes("all", false, "relay all topics under the key prefix, new ones too, instead of --from")
 	r.mapping = s.list("map", "`topic=destination topic`: names at the destination, separated by commas or given several times")
-	r.to = s.choice("to", "", "`redisstream`, `nats` or `amqp`: the destination; required", "redisstream", "nats", "amqp")
+	r.to = s.choice("to", "", "`redisstream`, `nats`, `amqp`, `kafka`, or `http` for webhooks: the destination; required",
+		"redisstream", "nats", "amqp", "kafka", "http")
 	r.group = s.text("group", relay.DefaultConsumerGroup, "consumer group, the same for all processes of one relay")
 	r.ordered = s.yes("ordered", false, "keep each topic in order; with one process only")
 	r.concurrency = s.number("concurrency", 0, "concurrent calls of the destination per topic; 0: 4, or 1 with --ordered")
@@ -72,6 +73,8 @@ func declareRelay(s *settings, c *connection) *relaySettings {
 		"redisstream": declareRedisstream(s, r.redis),
 		"nats":        declareNATS(s),
 		"amqp":        declareAMQP(s),
+		"kafka":       declareKafka(s),
+		"http":        declareHTTP(s),
 	}
 	return r
 }
@@ -101,7 +104,8 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger) (err error
 	topics, rename, err := r.topics()
 	options, redisErr := r.redis.options()
 	to, openErr := r.open(logger)
-	if err := errors.Join(err, redisErr, openErr, r.misplaced(), r.health.check()); err != nil {
+	batch, batchErr := r.batchFor(to)
+	if err := errors.Join(err, redisErr, openErr, batchErr, r.misplaced(), r.health.check()); err != nil {
 		return errors.Join(err, closed(to))
 	}
 	defer func() { err = errors.Join(err, closed(to)) }()
@@ -128,7 +132,7 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger) (err error
 		Permanent:        to.permanent,
 		Ordered:          *r.ordered,
 		Concurrency:      *r.concurrency,
-		BatchMessages:    *r.batch,
+		BatchMessages:    batch,
 		BatchWait:        *r.batchWait,
 	}, watermill.NewSlogLogger(logger))
 	if err != nil {
@@ -158,6 +162,9 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger) (err error
 		if strings.HasSuffix(setting.name, "-tls-insecure") && setting.flag.Value.String() == "true" {
 			logger.Warn("Certificates are not checked: an attacker in between can read and change everything", "setting", "--"+setting.name)
 		}
+	}
+	if to.warning != "" {
+		logger.Warn(to.warning)
 	}
 	logger.Info("Relaying", "version", version(), "from", strings.Join(topics, ","), "all", topics == nil, "to", r.to.value)
 	if err := due.Run(ctx); err != nil {
@@ -218,6 +225,17 @@ func (r *relaySettings) open(logger *slog.Logger) (*destination, error) {
 		return nil, refuse("--stop-timeout is %v; it must be positive", *r.stopTimeout)
 	}
 	return kind.open(max(1, cmp.Or(*r.batch, 100)), logger)
+}
+
+// batchFor returns relay.Config.BatchMessages for a destination, which is nil if it is not open.
+func (r *relaySettings) batchFor(to *destination) (int, error) {
+	if to == nil || !to.single {
+		return *r.batch, nil
+	}
+	if *r.batch > 1 {
+		return 0, refuse("--batch is %d, but --to %s sends each message alone; leave it out, or raise --concurrency", *r.batch, r.to.value)
+	}
+	return 1, nil
 }
 
 // misplaced returns an error for each flag of another destination. Environment variables are

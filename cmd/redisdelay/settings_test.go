@@ -77,6 +77,8 @@ func TestSecretsOnTheCommandLineAreRefused(t *testing.T) {
 		{[]string{"--to", "redisstream", "--redisstream", "redis://a:hunter2@localhost"}, []string{"REDISDELAY_REDISSTREAM"}},
 		{[]string{"--to", "nats", "--nats", "nats://localhost,nats://hunter2@localhost"}, []string{"REDISDELAY_NATS"}},
 		{[]string{"--to", "amqp", "--amqp", "amqp://a:hunter2@localhost/"}, []string{"REDISDELAY_AMQP"}},
+		{[]string{"--to", "http", "--http", "https://a:hunter2@localhost/"}, []string{"REDISDELAY_HTTP"}},
+		{[]string{"--to", "http", "--http", "https://localhost/", "--http-secret", "whsec_hunter2"}, []string{"REDISDELAY_HTTP_SECRET", "--http-secret-file"}},
 	} {
 		status, _, said := says(nil, append([]string{"relay", "--from", "a"}, refused.args...)...)
 		require.Equal(t, exitRefused, status, refused.args)
@@ -99,6 +101,7 @@ func TestInvalidSettingsAreRefused(t *testing.T) {
 	const redis = "--redis=localhost:6379"
 	fine := []string{"--from=a", redis}
 	toStream := slices.Clip(append(slices.Clip(fine), "--to=redisstream"))
+	toHooks := slices.Clip(append(slices.Clip(fine), "--to=http", "--http=https://example.com/hooks"))
 	for _, refused := range []struct {
 		args, environment []string
 		want              string
@@ -107,11 +110,11 @@ func TestInvalidSettingsAreRefused(t *testing.T) {
 		{nil, nil, "--redis is missing: a host:port"},
 		{nil, nil, "--to is missing: redisstream, nats, amqp"},
 		{[]string{"--from=a", "--to=redisstream"}, nil, "--redis is missing: a host:port"},
-		{[]string{"--to", "kafka"}, nil, "it must be one of redisstream, nats, amqp"},
+		{[]string{"--to", "sqs"}, nil, "it must be one of redisstream, nats, amqp, kafka, http"},
 		{[]string{"--colour", "red"}, nil, "unknown flag: --colour"},
 		{append(toStream, "orders"), nil, `unknown command "orders" for "redisdelay relay"`},
 		{nil, []string{"REDISDELAY_LEASE=soon"}, `REDISDELAY_LEASE: invalid argument "soon"`},
-		{nil, []string{"REDISDELAY_TO=kafka"}, "it must be one of redisstream"},
+		{nil, []string{"REDISDELAY_TO=sqs"}, "it must be one of redisstream"},
 		{[]string{"--backoff", "1m..1s"}, nil, "such as 250ms..1m"},
 		{[]string{"--backoff", "0s"}, nil, "such as 250ms..1m"},
 		{[]string{"--log-level", "loud"}, nil, "it must be one of debug, info"},
@@ -148,6 +151,21 @@ func TestInvalidSettingsAreRefused(t *testing.T) {
 		{append(slices.Clip(fine), "--to=nats", "--nats=nats://a", "--nats-creds-file", "/nowhere"), nil, "/nowhere: no such file"},
 		{append(slices.Clip(fine), "--to=amqp"), nil, "--amqp is missing"},
 		{append(slices.Clip(fine), "--to=amqp", "--amqp", "amqp://localhost/?heartbeat=1"), nil, "parameters after a question mark"},
+		{append(slices.Clip(fine), "--to=kafka"), nil, "--kafka is missing"},
+		{append(slices.Clip(fine), "--to=kafka", "--kafka", "localhost"), nil, "--kafka must have a host:port"},
+		{append(slices.Clip(fine), "--to=kafka", "--kafka", "localhost:9092", "--kafka-username", "u"), nil, "REDISDELAY_KAFKA_PASSWORD must be set together"},
+		{append(slices.Clip(fine), "--to=kafka", "--kafka", "localhost:9092", "--kafka-tls-insecure"), nil, "--kafka-tls-insecure has no effect"},
+		{append(slices.Clip(fine), "--to=http"), nil, "--http is missing: https://host/path"},
+		{append(slices.Clip(fine), "--to=http", "--http", "ftp://example.com"), nil, "--http must be a URL that begins with http:// or https://"},
+		{append(slices.Clip(fine), "--to=http", "--http", "https://{topic}.example.com/"), nil, "--http has {topic} in its host"},
+		{append(toHooks, "--http-method", "GET"), nil, "it must be one of POST, PUT, PATCH"},
+		{append(toHooks, "--http-timeout", "0s"), nil, "--http-timeout is 0s"},
+		{append(toHooks, "--http-allow-private", "10.0.0.0/33"), nil, `--http-allow-private has "10.0.0.0/33"`},
+		{append(toHooks, "--http-allow-private", "localhost"), nil, "such as 10.1.2.3, or a range"},
+		{append(toHooks, "--batch", "10"), nil, "--batch is 10, but --to http sends each message alone"},
+		{append(toHooks, "--http-secret-file", file(t, "hunter2")), nil, "--http-secret-file, REDISDELAY_HTTP_SECRET: a key does not begin with whsec_"},
+		{toHooks, []string{"REDISDELAY_HTTP_SECRET=whsec_hunter2!"}, "a key is not base64 after whsec_"},
+		{toHooks, []string{"REDISDELAY_HTTP_SECRET=" + webhookKey + " whsec_aHVudGVyMg=="}, "a key must have 24 to 64 bytes"},
 		{append(slices.Clip(fine), "--to=amqp", "--amqp", "amqp://localhost/", "--amqp-exchange", "x"), nil, `--amqp-exchange is "x"`},
 		{append(slices.Clip(fine), "--to=amqp", "--amqp", "amqp://localhost/a", "--amqp-vhost", "/"), nil, `the virtual host is "a" in --amqp but "/" in --amqp-vhost`},
 		{append(slices.Clip(fine), "--to=amqp", "--amqp", "amqp://localhost/%2f", "--amqp-vhost", "a"), nil, `the virtual host is "/" in --amqp but "a" in --amqp-vhost`},

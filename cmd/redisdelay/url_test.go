@@ -55,6 +55,13 @@ var urlSettings = map[string]func(r *relaySettings) (user credentials, where str
 		}
 		return user, u.String(), nil
 	},
+	"http": func(r *relaySettings) (credentials, string, error) {
+		u, user, err := readURL(r.kinds["http"].(*httpKind).settings, "http", *r.kinds["http"].(*httpKind).url, "http", "https")
+		if err != nil {
+			return user, "", err
+		}
+		return user, u.String(), nil
+	},
 }
 
 // Any text is either read as a URL, or refused with the setting's name. A secret in it is only in

@@ -48,6 +48,7 @@ type Delivery struct {
 // verdict is what a nack does, as the handler said.
 type verdict struct {
 	wait   time.Duration // until the next delivery, while this one does not count; 0: it was the last
+	back   bool          // the message returns to its place at once, and this delivery does not count
 	reason string        // why it was the last
 }
 
@@ -110,9 +111,12 @@ func (d *Delivery) DieWith(reason string) { d.verdict.Store(&verdict{reason: rea
 // Postpone has a nack bring the message again after wait, which is positive, and not count.
 func (d *Delivery) Postpone(wait time.Duration) { d.verdict.Store(&verdict{wait: wait}) }
 
-// TakeBackPostpone undoes Postpone.
+// GiveBack has a nack return the message to its place, and not count.
+func (d *Delivery) GiveBack() { d.verdict.Store(&verdict{back: true}) }
+
+// TakeBackPostpone undoes Postpone and GiveBack.
 func (d *Delivery) TakeBackPostpone() {
-	if v := d.verdict.Load(); v != nil && v.wait > 0 {
+	if v := d.verdict.Load(); v != nil && (v.wait > 0 || v.back) {
 		d.verdict.CompareAndSwap(v, nil)
 	}
 }

@@ -84,7 +84,7 @@ func (s *Subscription) failure(d *Delivery) queue.Failure {
 		f.Postponed, f.Retry = true, queue.In(v.wait)
 		return f
 	}
-	if v == nil && d.interrupted() {
+	if v == nil && d.interrupted() || v != nil && v.back {
 		f.Postponed = true // by nothing
 		return f
 	}

@@ -48,6 +48,7 @@ var brokers = map[string]broker{
 	"kafka":               kafkaBroker,
 	"postgres":            postgresBroker,
 	"postgres, each once": postgresOnceBroker,
+	"http":                httpBroker,
 	"gochannel":           {}, // which cannot be had from outside
 }
 
