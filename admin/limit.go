@@ -103,8 +103,8 @@ type LimitChange struct {
 // each limit. In a partitioned topic each partition gets an equal share.
 //
 // Messages in hand go on. If there are more than AtOnce, no other begins until enough are settled.
-// The first limit of a topic marks its layout: programs of a version without limits then refuse the
-// topic with ErrLayout. Errors wrap ErrInvalidArgument for a wrong Limit, or if a partition would
+// The first limit of a topic marks its layout: programs of a version without limits that start
+// later refuse the topic with ErrLayout. Errors wrap ErrInvalidArgument for a wrong Limit, or if a partition would
 // get less than one message, ErrNotFound, or ErrTopicMode for the group of a Redis Stream.
 func (a *Admin) SetLimit(ctx context.Context, topic, group string, limit Limit) (LimitChange, error) {
 	if err := limit.check(); err != nil {
@@ -234,6 +234,7 @@ func (c *change) share(ctx context.Context, from, to int) error {
 			if err != nil && !errors.Is(err, ErrNotFound) {
 				return aboutTopic(s.Topic, err)
 			}
+			c.shared = true
 		}
 	}
 	return nil

@@ -1,10 +1,12 @@
 package admin_test
 
 import (
+	"errors"
 	"math"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
@@ -268,4 +270,27 @@ func TestALimitOutlastsARestartOfTheServer(t *testing.T) {
 	eventually(t, func() bool { return s.Client.Ping(ctx).Err() == nil }, "it is back")
 	require.Equal(t, did.After, s.group(t, "a").Limit)
 	require.Equal(t, queue.Layout+" limits", s.Client.HGet(ctx, s.keys.Meta(), "layout").Val())
+}
+
+// An error between the shares and the number leaves lower shares, and says so.
+func TestLimitsThatAnErrorLeavesLowerAreNamed(t *testing.T) {
+	eachPartition(t, func(t *testing.T, p *partitioned) {
+		require.NoError(t, only(p.admin.SetLimit(ctx, topic, "billing", admin.Limit{Rate: 60, Burst: 60, AtOnce: 60})))
+		client := redis.NewClient(&redis.Options{Addr: p.Client.(*redis.Client).Options().Addr})
+		defer client.Close()
+		a, err := admin.New(admin.Config{Client: client, KeyPrefix: p.Prefix})
+		require.NoError(t, err)
+		refuses := true
+		client.AddHook(redistest.BeforeEach(func(cmd redis.Cmder) error {
+			if refuses && cmd.Name() == "hset" {
+				return errors.New("no answer")
+			}
+			return nil
+		}))
+		_, err = a.SetPartitions(ctx, topic, 6)
+		require.ErrorContains(t, err, "no answer")
+		require.ErrorContains(t, err, "set them again")
+		refuses = false
+		require.NoError(t, only(a.SetPartitions(ctx, topic, 6)))
+	})
 }

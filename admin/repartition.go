@@ -56,7 +56,8 @@ const settleFor = 10 * time.Second
 //     reads all messages of the old partitions for that. A shrink needs the last ones to be empty.
 //
 // Limits that SetLimit has set are shared anew: lower ones before a growth, higher ones when a
-// shrink is done. Shares are whole numbers, so their sum may be lower then.
+// shrink is done. Shares are whole numbers, so their sum may be lower then. An error says if a
+// second call would lower them again.
 //
 // Programs whose number is set in their configuration do not follow: restart them as Left says. One
 // operator may change a topic at a time. The key of a message is what docs/scale.md says, without
@@ -114,6 +115,9 @@ func (a *Admin) setPartitions(ctx context.Context, topic string, n int) (Partiti
 		}
 		if err == nil {
 			err = queue.SetPartitioning(ctx, a.client, a.config.KeyPrefix, topic, next)
+			if err != nil && from < to && c.shared {
+				err = fmt.Errorf("%w; the limits that operators have set may be lowered already: once the number is set, set them again", err)
+			}
 		}
 		if err == nil && from > to {
 			err = c.share(ctx, from, to)
@@ -142,6 +146,8 @@ type change struct {
 	topic string
 	now   time.Time
 	parts []string // that exist
+
+	shared bool // shares of limits were written
 
 	looked queue.Partitioning // the numbers that left is about
 	left   []string

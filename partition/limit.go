@@ -18,7 +18,8 @@ import (
 //     last partitions any more.
 //
 // What an operator has set goes the same way: admin.SetPartitions changes it in the partitions that
-// exist, and a Subscribe copies it into new ones.
+// exist, and a Subscribe copies it into new ones. A Subscribe with a higher number in its
+// configuration refuses to make the sum larger.
 
 // shareOf returns the share of each of n partitions.
 func (s *Subscriber) shareOf(n int) (queue.GroupLimit, error) {
@@ -82,6 +83,9 @@ func (r *reading) divide(ctx context.Context, names []string) (err error) {
 		if r.common.Set, err = r.s.inside.SetLimit(ctx, names[0]); err != nil {
 			return err
 		}
+		if err := r.s.checkGrowth(ctx, r.topic, names, r.common.Set); err != nil {
+			return err
+		}
 	}
 	if r.s.limit == (queue.GroupLimit{}) {
 		return nil
@@ -104,5 +108,26 @@ func (r *reading) divide(ctx context.Context, names []string) (err error) {
 		}
 	}
 	r.shares = shares
+	return nil
+}
+
+// checkGrowth refuses new partitions for a group whose limit an operator has set and nobody has
+// divided among them.
+func (s *Subscriber) checkGrowth(ctx context.Context, topic string, names []string, set *queue.GroupLimit) error {
+	if s.fixed == 0 || set == nil || *set == (queue.GroupLimit{}) {
+		return nil
+	}
+	number, err := s.inside.Partitioning(ctx, topic)
+	if err != nil || number.Most() >= len(names) {
+		return err
+	}
+	for i, plain := range names {
+		if share, err := s.inside.SetLimit(ctx, plain); err != nil {
+			return err
+		} else if share == nil {
+			return field.Invalid("Partitions", "is %d, but %d partitions share a limit of the group that an operator has set; "+
+				"set the number of partitions first (admin.SetPartitions, or redisdelay partitions set), or reset the limit", len(names), i)
+		}
+	}
 	return nil
 }

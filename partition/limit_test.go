@@ -262,3 +262,32 @@ func TestALimitThatAnOperatorSetIsSharedAnew(t *testing.T) {
 		require.True(t, p.Done())
 	})
 }
+
+// A limit of an operator is divided by SetPartitions only. Without that, more partitions would make
+// it larger.
+func TestMorePartitionsThanSharesAreRefused(t *testing.T) {
+	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		a := operator(t, s)
+		testkit.SubscribeTo(t, newSubscriber(t, s, 2), topic)
+		reads(t, s, 2)
+		_, err := a.SetLimit(context.Background(), topic, "", admin.Limit{Rate: 20, Burst: 4, AtOnce: 8})
+		require.NoError(t, err)
+		_, err = newSubscriber(t, s, 4).Subscribe(context.Background(), topic)
+		require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
+		require.ErrorContains(t, err, "Partitions is 4, but 2 partitions share a limit")
+		require.ErrorIs(t, newSubscriber(t, s, 4).SubscribeInitialize(topic), redisdelay.ErrInvalidConfig)
+		requireShares(t, s, 2, queue.GroupLimit{Rate: 10, Burst: 2, AtOnce: 4})
+
+		_, err = a.SetLimit(context.Background(), topic, "", admin.Limit{}) // lifted
+		require.NoError(t, err)
+		testkit.SubscribeTo(t, newSubscriber(t, s, 3), topic)
+		reads(t, s, 3)
+		_, err = a.SetLimit(context.Background(), topic, "", admin.Limit{Rate: 24, Burst: 12, AtOnce: 12})
+		require.NoError(t, err)
+		_, err = a.SetPartitions(context.Background(), topic, 4)
+		require.NoError(t, err)
+		testkit.SubscribeTo(t, newSubscriber(t, s, 4), topic)
+		reads(t, s, 4)
+		requireShares(t, s, 4, queue.GroupLimit{Rate: 6, Burst: 3, AtOnce: 3})
+	})
+}

@@ -23,7 +23,7 @@ import (
 func BenchmarkLimit(b *testing.B) {
 	for _, limit := range []redisdelay.SubscriberConfig{
 		{Limit: 5, Burst: 1}, {Limit: 50, Burst: 2}, {Limit: 200, Burst: 4}, {Limit: 1000, Burst: 20}, {Limit: 10_000, Burst: 200},
-		{AtOnce: 5}, {AtOnce: 50},
+		{Limit: 50, Burst: 1}, {Limit: 200, Burst: 1}, {Limit: 1000, Burst: 1}, {AtOnce: 5}, {AtOnce: 50},
 	} {
 		name := fmt.Sprintf("rate=%v,burst=%d", limit.Limit, limit.Burst)
 		if limit.AtOnce > 0 {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -395,6 +396,132 @@ func TestIdleSubscriptionsAreNotWokenWithoutATokenForThem(t *testing.T) {
 		require.Len(t, box.received(), 1)
 		require.True(t, s.claim(1, woken(1, box.address("works"))).Waits)
 		require.Empty(t, box.received())
+	})
+}
+
+// One that was woken for a message is frozen. An idle one is there, and no token.
+func TestAnIdleSubscriptionWaitsForATokenIfNobodyElseDoes(t *testing.T) {
+	for name, limit := range map[string]queue.GroupLimit{"at-once": {AtOnce: 1}, "rate": perSecond(10, 1)} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, w *world) {
+				w.limitTo("a", limit)
+				box := w.inbox()
+				frozen, works, idler := w.sub("a"), w.sub("a"), w.sub("a")
+				for i, s := range []*sub{frozen, works, idler} {
+					require.True(t, s.claim(1, woken(1, box.address(fmt.Sprint(i)))).Waits)
+					w.pass(2 * time.Millisecond)
+				}
+				w.publishNow("x")
+				require.Equal(t, []string{"0"}, box.received())
+				w.publishNow("y")
+				require.Equal(t, []string{"1"}, box.received())
+				got := works.claim(1, woken(1, box.address("1")))
+				require.Equal(t, []string{"x"}, bodies(got))
+				require.Equal(t, []string{"2"}, box.received())
+				require.True(t, idler.claim(1, woken(1, box.address("2"))).Waits)
+				works.ack(held(got)...)
+				works.claim(0)
+				w.pass(101 * time.Millisecond)
+				w.promote("scheduler|1")
+				require.Equal(t, []string{"2"}, box.received())
+				require.Equal(t, []string{"y"}, bodies(idler.claim(1, woken(1, box.address("2")))))
+			})
+		})
+	}
+}
+
+// The only one that waits for a token is frozen.
+func TestATokenThatNobodyElseWaitsForWakesOneThatIsIdle(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.limitTo("a", perSecond(10, 2))
+		w.publishNow("x", "y", "z")
+		box := w.inbox()
+		require.Len(t, w.sub("a").claim(3, woken(3, box.address("frozen"))).Messages, 2)
+		require.Equal(t, []string{box.address("frozen")}, w.limited("a"))
+		require.NoError(t, w.Client.ZAdd(ctx, w.keys.Waiters("a"), redis.Z{Score: float64(w.now() + 60_000), Member: box.address("idle")}).Err())
+		w.publishNow("v", "w")
+		box.received()
+		require.NoError(t, w.Client.ZAdd(ctx, w.keys.Waiters("a"), redis.Z{Score: float64(w.now() + 60_000), Member: box.address("idle")}).Err())
+		w.pass(201 * time.Millisecond)
+		w.promote("scheduler|1")
+		require.Equal(t, []string{"frozen", "idle"}, box.received())
+	})
+}
+
+// A token of once an hour finds those who wait for it, whatever else comes and goes.
+func TestThoseWhoWaitForLongStayInTheLine(t *testing.T) {
+	for name, single := range map[string]bool{"single": true, "many": false} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, w *world) {
+				w.limitTo("a", queue.GroupLimit{Rate: 1.0 / 3600, Burst: 1}, func(o *queue.GroupOptions) { o.SingleActive = single })
+				w.publishNow("x", "y", "z")
+				box := w.inbox()
+				s, standby := w.sub("a"), w.sub("a")
+				if single {
+					s, standby = w.turns("a"), w.turns("a")
+				}
+				short := func(c *queue.Claim) { c.Lease, c.Patience = time.Second, 15*time.Second }
+				got := s.claim(1, woken(1, box.address("first")))
+				require.Len(t, got.Messages, 1)
+				s.ack(held(got)...)
+				for range 30 { // 210 s
+					require.True(t, s.claim(1, woken(1, box.address("first")), short).Waits)
+					w.travel(6900 * time.Millisecond)
+					require.True(t, standby.claim(1, woken(1, box.address("second")), short).Waits)
+					require.Zero(t, w.active("a").Ends)
+					require.Contains(t, w.limited("a"), box.address("first"))
+					w.travel(100 * time.Millisecond)
+				}
+			})
+		})
+	}
+}
+
+// A subscription that asks again keeps its place.
+func TestAPollKeepsThePlaceInTheLine(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.limitTo("a", perSecond(0.1, 1))
+		w.publishNow("x", "y", "z")
+		box := w.inbox()
+		first, second := w.sub("a"), w.sub("a")
+		require.Len(t, first.claim(9, woken(9, box.address("first"))).Messages, 1)
+		w.travel(time.Second)
+		require.True(t, second.claim(9, woken(9, box.address("second"))).Waits)
+		w.travel(time.Second)
+		require.True(t, first.claim(9, woken(9, box.address("first"))).Waits)
+		require.Equal(t, []string{box.address("first"), box.address("second")}, w.limited("a"))
+	})
+}
+
+// Messages wait for the limit from the first claim that it stops until there is room for all that
+// ask.
+func TestLimitedSinceIsTheBeginOfTheWait(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.limitTo("a", perSecond(10, 1))
+		w.publishNow(names("%d", 0, 29)...)
+		box := w.inbox()
+		s := w.sub("a")
+		stat := func() int { n, _ := w.Client.HGet(ctx, w.keys.Stats("a"), "limited_ms").Int(); return n }
+		since := func() int64 {
+			stats, err := w.topic.Stats(ctx)
+			require.NoError(t, err)
+			return stats.Groups[0].LimitedSince().UnixMilli()
+		}
+		for i := range 20 {
+			require.Len(t, s.claim(9, woken(9, box.address("s"))).Messages, 1)
+			require.GreaterOrEqual(t, w.now()-since(), int64(i*101))
+			w.travel(101 * time.Millisecond)
+		}
+		require.Zero(t, stat(), "it is counted at the end")
+		require.NoError(t, only(w.topic.Pause(ctx, "a", "", "", 0)))
+		w.travel(100 * time.Millisecond)
+		require.Empty(t, s.claim(9, woken(9, box.address("s"))).Messages)
+		waited := stat()
+		require.GreaterOrEqual(t, waited, 20*101+100)
+		w.travel(time.Minute)
+		s.claim(9, woken(9, box.address("s")))
+		require.Equal(t, waited, stat(), "a pause is no wait for the limit")
+		require.Negative(t, since())
 	})
 }
 

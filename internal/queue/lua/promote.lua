@@ -237,9 +237,10 @@ end
 
 first_free = free_names(first_free)
 
--- Wakes those of a group that wait for its limit, if it is time, as many as may claim. Those of a
--- group without a limit need not wait any more. Returns when the next turn is, in ms, nil for none.
-local function take_turns(g, name, limited, leased, messages)
+-- Wakes those of a group that wait for its limit, if it is time, as many as may claim. If more may,
+-- it wakes an idle one. Those of a group without a limit need not wait any more. Returns when the
+-- next turn is, in ms, nil for none.
+local function take_turns(g, name, limited, waiters, leased, messages)
   local o = read_options(options[g])
   local b = bounds.read(name, o and o.limit or {})
   if b.event == 0 or b.event > now then
@@ -262,6 +263,9 @@ local function take_turns(g, name, limited, leased, messages)
     redis.call('HDEL', limits, name)
   end
   upcoming(expect(limited, told, gone))
+  if told < math.min(most, messages) then
+    upcoming(expect(waiters, wake(waiters, 1)))
+  end
   return b.event > 0 and b.event or nil
 end
 
@@ -337,7 +341,7 @@ for g = 1, group_count do
     end
   end
   if bounds and not (a and a.ends > 0 and a.ends <= now) then
-    upcoming(take_turns(g, name, limited, redis.call('ZCARD', unack), redis.call('LLEN', ready)))
+    upcoming(take_turns(g, name, limited, waiters, redis.call('ZCARD', unack), redis.call('LLEN', ready)))
   end
   local purges = purge_at(options[g], dead, first_dead[g])
   upcoming(purges)

@@ -69,7 +69,11 @@ if bucket then
   redis.call('ZREMRANGEBYSCORE', limited, '-inf', now)
   if short then
     redis.call('ZREM', waiters, address)
-    redis.call('ZADD', limited, 'NX', string.format('%.3f', now + t[2] % 1000 / 1000 + stays), address)
+    -- It keeps its place in the line for a quarter of the time for which the address stays. The next
+    -- claim may come too late for that.
+    if tonumber(redis.call('ZSCORE', limited, address) or 0) < now + stays * 3 / 4 then
+      redis.call('ZADD', limited, string.format('%.3f', now + t[2] % 1000 / 1000 + stays), address)
+    end
     waits = 1
   else
     redis.call('ZREM', limited, address)
@@ -78,11 +82,12 @@ if bucket then
     bucket.cost = bucket.limit.interval or 0
     bucket.full, bucket.last = bucket.full + n * bucket.cost, subscription .. ':' .. number
   end
-  if bucket.since > 0 then
-    redis.call('HINCRBY', stats, 'limited_ms', math.max(now - bucket.since, 0))
-  end
   local rest, others = free - n, redis.call('ZCARD', limited)
-  bucket.since = left > 0 and others > 0 and rest <= 0 and now or 0
+  if bucket.since == 0 then
+    bucket.since = left > 0 and others > 0 and rest <= 0 and now or 0
+  elseif left == 0 or others == 0 and rest > 0 then
+    tokens_of.end_wait(bucket, stats)
+  end
   if short and rest <= 0 then
     redis.call('HINCRBY', stats, 'limited', 1)
   end
@@ -117,7 +122,8 @@ if left > 0 then
     redis.call('ZADD', resting, now + patience, address)
     waits = 1
   end
-  if waiting > 0 and (not bucket or free > n) then
+  -- Without a token another waits for one, if nobody else does.
+  if waiting > 0 and (not bucket or free > n or redis.call('ZCARD', limited) == 0) then
     wake(waiters, 1)
   end
 elseif n < slots then

@@ -36,8 +36,14 @@ if rests then
   end
   if bucket then
     redis.call('ZREM', limited, address)
-    if turn and bucket.woken > 0 then
+    local counts, ends = turn and bucket.woken > 0, bucket.since > 0 and (stopped[1] or stopped[2])
+    if counts then
       bucket.woken = bucket.woken - 1
+    end
+    if ends then -- messages wait for the end of the pause now
+      tokens_of.end_wait(bucket, stats)
+    end
+    if counts or ends then
       tokens_of.write(group, bucket)
     end
   end

@@ -59,5 +59,11 @@ local function buckets()
     return l.interval and math.ceil((b.full + (n - l.burst) * l.interval) / 1000)
   end
 
+  -- Messages do not wait for the limit any more: adds to stats for how long they have.
+  function made.end_wait(b, stats)
+    redis.call('HINCRBY', stats, 'limited_ms', math.max(now - b.since, 0))
+    b.since = 0
+  end
+
   return made
 end
