@@ -179,7 +179,7 @@ func placed(m admin.Message, p admin.Place, g admin.GroupStats) []event {
 			then.At, then.Text = p.At.Add(g.DeadRetention), "Is deleted"
 		}
 	default:
-		e.Text = "Ready, or handled already"
+		e.Text, e.More = stateWords(p.State), append(e.More, texts.UnsureWhy)
 	}
 	if then.At.IsZero() {
 		return []event{e}

@@ -56,7 +56,8 @@ func stateWords(s admin.State) string {
 			return known.Words
 		}
 	}
-	return "Unknown"
+	words := texts.State(string(s))
+	return strings.ToUpper(words[:1]) + words[1:]
 }
 
 // Words returns the state in words.
