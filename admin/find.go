@@ -3,10 +3,9 @@ package admin
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"reflect"
 	"regexp"
 	"slices"
@@ -141,8 +140,9 @@ func (f Found) SearchedTotal() (all SearchedTopic) {
 // be missed.
 //
 // With an error, Found has what was found before it, and Next. A topic that cannot be read keeps no
-// other from its turn: SearchedTopic.LeftOut says why. Errors wrap ErrInvalidArgument for a wrong
-// Search, or ErrNotFound if one of Search.Topics does not exist.
+// other from its turn: SearchedTopic.LeftOut says why. If none can be read, the error is that of the
+// first. Errors wrap ErrInvalidArgument for a wrong Search, or ErrNotFound if one of Search.Topics
+// does not exist.
 func (a *Admin) Find(ctx context.Context, s Search) (Found, error) {
 	f := &finder{Search: s, admin: a, known: map[string]bool{}}
 	err := f.check()
@@ -160,35 +160,43 @@ func (a *Admin) Find(ctx context.Context, s Search) (Found, error) {
 // finder is one search.
 type finder struct {
 	Search
-	admin  *Admin
-	from   searchCursor
-	topics []*operate.Topic // nil for one that cannot be read; in the order of found.Topics
-	known  map[string]bool  // plain topic and ID of what was found
-	done   []bool           // of topics: read to the end, or left out with a reason
-	found  Found
+	admin   *Admin
+	from    searchCursor
+	topics  []*operate.Topic // nil for one that cannot be read; in the order of found.Topics
+	known   map[string]bool  // plain topic and ID of what was found
+	done    []bool           // of topics: read to the end, or left out with a reason
+	failure error            // why the first topic is left out that cannot be read; nil: none is
+	found   Found
 }
 
 // searchCursor is where a search goes on: behind a place of a page.
 type searchCursor struct {
-	Topic string `json:"t"`
-	State State  `json:"s,omitempty"`
-	Group string `json:"g,omitempty"`
-	Page  string `json:"p,omitempty"`
+	Topic string
+	State State
+	Group string
+	Page  string // the cursor of List
 }
 
 func (c searchCursor) String() string {
-	text, _ := json.Marshal(map[string][]byte{"t": []byte(c.Topic), "s": []byte(c.State), "g": []byte(c.Group), "p": []byte(c.Page)})
-	return base64.RawURLEncoding.EncodeToString(text)
+	parts := []string{c.Topic, string(c.State), c.Group, c.Page}
+	for i, part := range parts {
+		parts[i] = url.QueryEscape(part)
+	}
+	return strings.Join(parts, "/")
 }
 
 func readSearchCursor(text string) (c searchCursor, err error) {
-	var parts map[string][]byte
-	decoded, err := base64.RawURLEncoding.DecodeString(text)
-	if err == nil {
-		err = json.Unmarshal(decoded, &parts)
+	parts := strings.Split(text, "/")
+	for i, part := range parts {
+		parts[i], err = url.QueryUnescape(part)
+		if err != nil {
+			break
+		}
 	}
-	c = searchCursor{string(parts["t"]), State(parts["s"]), string(parts["g"]), string(parts["p"])}
-	if err != nil || c.Topic == "" || c.State != "" && !slices.Contains(searchedStates, c.State) {
+	if err == nil && len(parts) == 4 {
+		c = searchCursor{parts[0], State(parts[1]), parts[2], parts[3]}
+	}
+	if c.Topic == "" || c.State != "" && !slices.Contains(searchedStates, c.State) {
 		return c, fmt.Errorf("%w: %q is no Cursor of a search", ErrInvalidArgument, text)
 	}
 	return c, nil
@@ -279,6 +287,9 @@ func (f *finder) open(ctx context.Context) error {
 		f.found.Of += stats.Messages
 		f.topics[at], f.done[at] = topics[i], stats.Messages == 0
 	}
+	if f.failure != nil && !slices.ContainsFunc(f.topics, func(t *operate.Topic) bool { return t != nil }) {
+		return f.failure // of all
+	}
 	return nil
 }
 
@@ -305,7 +316,7 @@ func (f *finder) names(ctx context.Context) (names []string, err error) {
 
 // leaveOut notes that a topic cannot be read.
 func (f *finder) leaveOut(i int, err error) {
-	f.done[i] = true
+	f.done[i], f.failure = true, cmp.Or(f.failure, err)
 	f.found.Topics[i].LeftOut = "all: " + err.Error()
 }
 

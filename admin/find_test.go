@@ -257,7 +257,7 @@ func TestFindRefusesAWrongSearch(t *testing.T) {
 	_, client := redistest.Embedded(t)
 	s := setupOn(t, redistest.Server{Client: client, Prefix: "own"})
 	any := admin.Filter{Any: "x"}
-	for _, q := range []admin.Search{{}, {Filter: any, Limit: -1}, {Filter: any, Limit: 1001}, {Filter: any, Most: -1}, {Filter: any, Cursor: "x"}, {Filter: any, Cursor: "e30"}} {
+	for _, q := range []admin.Search{{}, {Filter: any, Limit: -1}, {Filter: any, Limit: 1001}, {Filter: any, Most: -1}, {Filter: any, Cursor: "x"}, {Filter: any, Cursor: "t/asleep//"}, {Filter: any, Cursor: "/waiting//"}, {Filter: any, Cursor: "%/waiting//"}} {
 		_, err := s.admin.Find(ctx, q)
 		require.ErrorIs(t, err, admin.ErrInvalidArgument)
 	}

@@ -233,7 +233,7 @@ func (h *holder) redisActs() map[string]func() error {
 		"schedule": func() error { return h.schedules("scheduled") },
 		"doctor":   tool("doctor"), "top": tool("top --once --interval 100ms"), "topics": tool("topics"), "groups idle": tool("groups idle"),
 		"topics TOPIC": tool("topics orders"), "groups ls": tool("groups ls orders"), "upcoming": tool("upcoming orders"), "dead reasons": tool("dead reasons orders"),
-		"dead ls": tool("dead ls orders"), "dead export": tool("dead export orders"), "msg ls": tool("msg ls orders"), "msg get": tool("msg get orders named"),
+		"dead ls": tool("dead ls orders"), "dead export": tool("dead export orders"), "msg ls": tool("msg ls orders"), "msg get": tool("msg get orders named"), "find": tool("find named --topic orders --limit 1"),
 		"workers": tool("workers orders"), "check": tool("check orders"), "audit": tool("audit"), "schedules ls": tool("schedules ls reports"),
 		"schedules show": tool("schedules show reports clean-up"),
 		"metrics":        func() error { return h.serves("metrics", "/readyz", "/metrics") },
@@ -278,7 +278,7 @@ func (h *holder) id0(topic, uuid string) string {
 	h.t.Helper()
 	a := newApp(system{})
 	a.out = newOutput(a.sys, false)
-	m, _, err := a.findUUID(h.t.Context(), h.admin, topic, uuid)
+	m, _, err := a.find(h.t.Context(), h.admin, topic, uuid, naming{by: "uuid"})
 	require.NoError(h.t, err)
 	return m.ID
 }
@@ -349,7 +349,7 @@ func deniedTo(t *testing.T, owner redis.UniversalClient, user string) (denied []
 // redisRows are the rows of the table, for UPDATE=1.
 var redisRows = []string{
 	"`Publisher.Publish`, `publish`", "`Subscriber.Subscribe`", "`tail`", "`schedule`",
-	"`topics TOPIC`, `groups ls`, `msg ls`, `dead ls`, `dead export`, `dead reasons`, `msg get`, `upcoming`",
+	"`topics TOPIC`, `groups ls`, `msg ls`, `dead ls`, `dead export`, `dead reasons`, `msg get`, `find`, `upcoming`",
 	"`topics`, `groups idle`, `top`, `workers`, `check`, `audit`, `schedules ls`, `schedules show`, `doctor`", "`metrics`, `ui`",
 	"`pause`, `resume`, `msg now`, `msg reschedule`, `msg cancel`, `msg kill`, `dead requeue`, `dead purge`, `dead move`, `groups rm`, `groups limit`, `topics rm`",
 	"`schedules pause`, `schedules resume`, `schedules run`, `schedules rm`, `partitions set`, `repair`",
