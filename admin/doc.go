@@ -19,7 +19,7 @@
 // # Errors
 //
 // The errors of all methods wrap [ErrNotFound] for a topic, group, message or schedule that does
-// not exist, [ErrInvalidTopic], [ErrForbidden], [ErrLayout], or [ErrServerFull] where something is
+// not exist, and [ErrNoMessage] besides if that is a message. Or they wrap [ErrInvalidTopic], [ErrForbidden], [ErrLayout], or [ErrServerFull] where something is
 // written. Or they come from ctx or Redis. A method names only its further errors. After
 // [ErrForbidden] nothing has changed.
 //

@@ -16,6 +16,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 	"github.com/redisdelay/watermill-redisdelay/internal/servers"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // Search says what Find looks for, where, and how far.
@@ -40,7 +41,7 @@ type Search struct {
 	// Cursor is "" to begin, or Found.Next of the search before, with the same Topics and Filter.
 	Cursor string
 
-	// Progress, if not nil, is called after each step of at most 1,000 messages.
+	// Progress, if not nil, is called after each step of at most 500 messages.
 	Progress func(SearchProgress)
 }
 
@@ -57,7 +58,7 @@ type SearchProgress struct {
 type SearchEnd string
 
 const (
-	// SearchComplete means that every message was read, except for what SearchedTopic.LeftOut names.
+	// SearchComplete means that every message was read, but for what SearchedTopic.LeftOut names.
 	SearchComplete SearchEnd = "complete"
 	// SearchExact means that only IDs were looked up, because an ID names one message.
 	SearchExact SearchEnd = "exact"
@@ -131,18 +132,60 @@ func (f Found) SearchedTotal() (all SearchedTopic) {
 	return all
 }
 
+// Explain says in sentences where the search looked, what it left out and why, and, if nothing was
+// found, what is known of a message that is not there. The tool and the web page print them.
+func (f Found) Explain() (sentences []string) {
+	all, topics := f.SearchedTotal(), texts.Many(len(f.Topics), "topic")
+	if f.Ended == SearchExact {
+		sentences = append(sentences, fmt.Sprintf("Looked up the ID in %s. No message had to be read.", topics))
+	} else {
+		sentences = append(sentences, fmt.Sprintf("Looked at %s in %s, in all groups: %s waiting, %s ready, %s in hand, %s retrying, %s dead. A message counts once for each group that has it.",
+			texts.Many(f.Looked, "message"), topics, texts.Number(all.Waiting), texts.Number(all.Ready), texts.Number(all.InHand),
+			texts.Number(all.Retrying), texts.Number(all.Dead)))
+	}
+	var reasons []string
+	of := map[string][]string{}
+	for _, t := range f.Topics {
+		if t.LeftOut == "" {
+			continue
+		}
+		if of[t.LeftOut] == nil {
+			reasons = append(reasons, t.LeftOut)
+		}
+		of[t.LeftOut] = append(of[t.LeftOut], t.Topic)
+	}
+	for i, reason := range reasons {
+		if i == mostLeftOut {
+			sentences = append(sentences, fmt.Sprintf("Left out: more, for %s.", texts.Many(len(reasons)-i, "further reason")))
+			break
+		}
+		about := fmt.Sprintf("topic %q", of[reason][0])
+		if n := len(of[reason]); n > 1 {
+			about = fmt.Sprintf("%s, such as %q", texts.Many(n, "topic"), of[reason][0])
+		}
+		sentences = append(sentences, fmt.Sprintf("Left out of %s: %s.", about, reason))
+	}
+	if len(f.Messages) == 0 && f.Next == "" {
+		sentences = append(sentences, "Of a message that is not there this is known: "+texts.Ended+".")
+	}
+	return sentences
+}
+
+// mostLeftOut is how many reasons Explain names.
+const mostLeftOut = 10
+
 // Find looks for messages in all states and groups, of some topics or of all. It only reads.
 //
 // IDs and delay IDs are looked up first, in all topics. If an ID is found, or if the Filter has
-// IDs, that is all. Then Find reads the messages, in steps of at most 1,000, one plain topic after
+// IDs, that is all. Then Find reads the messages, in steps of at most 500, one plain topic after
 // the other, and in each the states in the order of their constants. So a message that goes on to
 // a later state meanwhile is still found. One that goes back, such as by a nack without delay, may
 // be missed.
 //
 // With an error, Found has what was found before it, and Next. A topic that cannot be read keeps no
-// other from its turn: SearchedTopic.LeftOut says why. If none can be read, the error is that of the
-// first. Errors wrap ErrInvalidArgument for a wrong Search, or ErrNotFound if one of Search.Topics
-// does not exist.
+// other from its turn: SearchedTopic.LeftOut says why. If none can be read, the error is that of
+// the first. Errors wrap ErrInvalidArgument for a wrong Search, or ErrNotFound if one of
+// Search.Topics does not exist.
 func (a *Admin) Find(ctx context.Context, s Search) (Found, error) {
 	f := &finder{Search: s, admin: a, known: map[string]bool{}}
 	err := f.check()
@@ -484,7 +527,7 @@ func (f *finder) readPlace(ctx context.Context, i int, t *operate.Topic, at sear
 	}
 	leased := map[string]bool{} // consumers extend leases, so pages of messages in hand have no end
 	for {
-		page, err := t.List(ctx, at.Group, string(at.State), at.Page, min(1000, f.Most-f.found.Looked), bytes)
+		page, err := t.List(ctx, at.Group, string(at.State), at.Page, min(searchedStep, f.Most-f.found.Looked), bytes)
 		if err != nil {
 			f.found.Next = at.String()
 			if errors.Is(err, ErrNotFound) {
@@ -531,8 +574,12 @@ func (f *finder) readPlace(ctx context.Context, i int, t *operate.Topic, at sear
 	}
 }
 
-// searchedBytes is the approximate maximum size of the messages in a step.
-const searchedBytes = 1 << 20
+// A step reads at most so many messages, and about so many bytes of them. It takes Redis about two
+// milliseconds.
+const (
+	searchedStep  = 500
+	searchedBytes = 1 << 20
+)
 
 func (f *finder) tell(i int) {
 	if f.Progress != nil {

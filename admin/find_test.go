@@ -232,7 +232,7 @@ func TestFindStops(t *testing.T) {
 	require.Equal(t, 3000, found.Looked)
 }
 
-// What See takes away is not found.
+// A search finds nothing that See takes away.
 func TestFindSeesOnlyWhatItMay(t *testing.T) {
 	t.Parallel()
 	_, client := redistest.Embedded(t)

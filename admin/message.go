@@ -107,8 +107,8 @@ type Place struct {
 
 // Get returns a message and its places. With ByDelayID that is the message which has the delay ID,
 // or else the last published one of those that retry under it. Errors wrap ErrTooLate if the delay
-// ID is taken for its window, and its message is gone, or ErrInvalidArgument for a Ref that names
-// none.
+// ID is taken for its window, and its message is gone, ErrNoMessage if there is none, or
+// ErrInvalidArgument for a Ref that names none.
 func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err error) {
 	show := func(t *operate.Topic, found operate.Found) {
 		if m.ID > found.ID {

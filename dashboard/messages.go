@@ -114,6 +114,11 @@ func (d *Dashboard) messages(c *call) (*view, error) {
 		filter.Metadata = map[string]string{p.Key: p.Value}
 	}
 	p.Filtered = p.UUID != "" || p.DelayID != "" || p.Reason != "" || p.Key != ""
+	may := filter
+	filter.Match = func(m admin.Message) bool { return may.Matches(d.seen(m, p.Contents)) }
+	if !p.Filtered {
+		filter = admin.Filter{}
+	}
 	query := admin.Query{State: p.State, Group: p.Group, Filter: filter, Cursor: c.q("cursor"), Limit: messagesOfPage}
 	if p.Filtered {
 		query.Limit = examined

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -147,21 +146,11 @@ func (a *app) search(ctx context.Context, f searching, filter admin.Filter) erro
 
 // saidWhere says where a search looked, what it left out, and how to go on.
 func (a *app) saidWhere(f admin.Found) {
-	all := f.SearchedTotal()
-	topics := texts.Many(len(f.Topics), "topic")
-	switch {
-	case f.Ended == admin.SearchExact:
-		a.out.note("Looked up the ID in %s. No message had to be read.", topics)
-	default:
-		a.out.note("Looked at %s in %s, in all groups: %s waiting, %s ready, %s in hand, %s retrying, %s dead. A message counts once for each group that has it.",
-			texts.Many(f.Looked, "message"), topics, texts.Number(all.Waiting), texts.Number(all.Ready), texts.Number(all.InHand),
-			texts.Number(all.Retrying), texts.Number(all.Dead))
+	for _, sentence := range f.Explain() {
+		a.out.note("%s", sentence)
 	}
-	for _, line := range leftOut(f.Topics) {
-		a.out.note("%s", line)
-	}
-	if all.Unreadable > 0 {
-		a.out.note("%s", a.otherMarshaler(all.Unreadable))
+	if unreadable := f.SearchedTotal().Unreadable; unreadable > 0 {
+		a.out.note("%s", a.otherMarshaler(unreadable))
 	}
 	switch {
 	case f.Next != "":
@@ -183,36 +172,6 @@ func (a *app) saidWhere(f admin.Found) {
 		}
 		a.out.note("To go on: %s", commandLine(args...))
 	case len(f.Messages) == 0:
-		a.out.note("Of a message that is not there this is known: %s.%s", texts.Ended, a.where())
+		a.out.note("%s", strings.TrimSpace(a.where()))
 	}
-}
-
-// mostLeftOut is how many reasons are named at most.
-const mostLeftOut = 10
-
-// leftOut says what was left out of topics, and why. Topics with the same reason are in one line.
-func leftOut(topics []admin.SearchedTopic) (lines []string) {
-	var reasons []string
-	of := map[string][]string{}
-	for _, t := range topics {
-		if t.LeftOut == "" {
-			continue
-		}
-		if of[t.LeftOut] == nil {
-			reasons = append(reasons, t.LeftOut)
-		}
-		of[t.LeftOut] = append(of[t.LeftOut], t.Topic)
-	}
-	for i, reason := range reasons {
-		if i == mostLeftOut {
-			return append(lines, fmt.Sprintf("Left out: %s for further reasons; --json has all.", texts.Many(len(reasons)-i, "topic")))
-		}
-		names := of[reason]
-		about := fmt.Sprintf("topic %q", names[0])
-		if len(names) > 1 {
-			about = fmt.Sprintf("%s, such as %q", texts.Many(len(names), "topic"), names[0])
-		}
-		lines = append(lines, fmt.Sprintf("Left out of %s: %s.", about, reason))
-	}
-	return lines
 }

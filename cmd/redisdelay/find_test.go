@@ -96,7 +96,7 @@ func TestFind(t *testing.T) {
 	require.Contains(t, said, "Looked at 10 messages in 3 topics")
 }
 
-// What ends is found no more, and every command says the same about it.
+// A message that ended is found no more, and every command says the same about it.
 func TestCommandsSayTheSameAboutAMessageThatEnded(t *testing.T) {
 	t.Parallel()
 	w := emptyWorld(t)
