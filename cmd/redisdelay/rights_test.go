@@ -572,7 +572,7 @@ func (g *guest) pageActs() map[string]func() error {
 		},
 		"search by metadata": get("messages?t=orders&key=kind&value=x"),
 		"find a message":     get("find?q=x"), "find by payload": get("find?q=x&by=text"), "find by metadata": get("find?q=kind%3Dx&by=metadata"),
-		"pause":              post("pause", "t", "orders"), "resume": post("resume", "t", "orders"),
+		"pause": post("pause", "t", "orders"), "resume": post("resume", "t", "orders"),
 		"limit a group": post("limit/set", "t", "orders", "g", "billing", "rate", "5/s"),
 		"deliver now":   post("message/now", "t", "orders", "id", g.named("now")), "reschedule": post("message/later", "t", "orders", "id", g.named("named"), "in", "2h"),
 		"cancel": post("message/cancel", "t", "orders", "id", g.named("gone")), "kill": post("message/kill", "t", "orders", "g", "billing", "id", g.named("killed")),
