@@ -339,9 +339,7 @@ func (f *finder) open(ctx context.Context) error {
 // names returns the names of the plain topics, in order.
 func (f *finder) names(ctx context.Context) (names []string, err error) {
 	if len(f.Topics) > 0 {
-		if names, err = f.admin.Plain(ctx, f.Topics...); errors.Is(err, ErrForbidden) {
-			names, err = slices.Clone(f.Topics), nil
-		}
+		names, err = f.admin.Plain(ctx, f.Topics...)
 	} else {
 		for cursor := ""; ; {
 			var page []string
