@@ -38,7 +38,7 @@ var mayImport = []struct {
 	{"internal/meta", []string{"internal/queue"}},
 	{"internal/partitions", []string{"internal/queue"}},
 	{"internal/wake", []string{"internal/queue", "internal/servers", "internal/refusal"}},
-	{"internal/operate", []string{"internal/queue", "internal/rights", "internal/servers", "internal/refusal"}},
+	{"internal/operate", []string{"internal/texts", "internal/queue", "internal/rights", "internal/servers", "internal/refusal"}},
 	{"internal/publish", []string{"internal/queue", "internal/rights", "internal/guard"}},
 	{"internal/consume", []string{"internal/queue", "internal/servers", "internal/meta", "internal/wake", "internal/guard"}},
 	{"internal/inside", []string{"internal/queue", "internal/consume", "internal/wake"}},

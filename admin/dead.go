@@ -299,7 +299,7 @@ func (l *letters) each(ctx context.Context, bodies bool, do func([]operate.Liste
 				break
 			}
 			progress.Looked++
-			if l.bulk.Filter.matches(l.admin.listed(l.topic.Name, l.topic.Name, m)) {
+			if l.bulk.Filter.Matches(l.admin.listed(l.topic.Name, l.topic.Name, m)) {
 				chunk = append(chunk, m)
 			}
 		}

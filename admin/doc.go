@@ -20,8 +20,8 @@
 //
 // The errors of all methods wrap [ErrNotFound] for a topic, group, message or schedule that does
 // not exist, [ErrInvalidTopic], [ErrForbidden], [ErrLayout], or [ErrServerFull] where something is
-// written. Or they come from ctx or Redis. A method names only its further errors. After
-// [ErrForbidden] nothing has changed.
+// written. That about a message wraps [ErrNoMessage], too. Or they come from ctx or Redis. A method
+// names only its further errors. After [ErrForbidden] nothing has changed.
 //
 // If an answer is lost, the client sends the operation again, and it still takes effect once only.
 // After a minute it is not sent again, for example because the process was suspended. The error is

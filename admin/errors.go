@@ -11,6 +11,9 @@ var (
 	// ErrNotFound means that the topic, group or message does not exist. A delay ID that is free
 	// names no message.
 	ErrNotFound = queue.ErrNotFound
+	// ErrNoMessage means that the topic or group exists and does not have the message. It ended, or
+	// never was there. It wraps ErrNotFound.
+	ErrNoMessage = operate.ErrNoMessage
 	// ErrTooLate means that some group has the message and does not wait for it. The error names
 	// the state in each group. Of a delay ID whose window lasts, the message may also be gone.
 	ErrTooLate = operate.ErrTooLate

@@ -337,6 +337,26 @@ func ExampleAdmin_Get() {
 	// Output: uuid of order 123 is waiting: not paid
 }
 
+func ExampleAdmin_Find() {
+	s := start()
+	defer s.stop()
+	s.publish("orders", "order 4711", time.Hour)
+	s.publish("reminders", "reminder of order 4711", 2*time.Hour)
+	s.publish("reminders", "reminder of order 4712", 2*time.Hour)
+
+	found, err := s.admin.Find(ctx, admin.Search{Filter: admin.Filter{Any: "order 4711"}})
+	check(err)
+	for _, m := range found.Messages {
+		fmt.Printf("%s of topic %s is %s\n", m.DelayID, m.Topic, m.Places[0].State)
+	}
+	fmt.Println(found.Ended, found.Looked, "messages in", len(found.Topics), "topics")
+
+	// Output:
+	// order 4711 of topic orders is waiting
+	// reminder of order 4711 of topic reminders is waiting
+	// complete 3 messages in 2 topics
+}
+
 func ExampleAdmin_Upcoming() {
 	s := start()
 	defer s.stop()

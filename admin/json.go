@@ -181,3 +181,15 @@ func (a Addition) MarshalJSON() ([]byte, error) { return object(a) }
 
 // UnmarshalJSON reads them. The error names the fields that cannot be read.
 func (a *Addition) UnmarshalJSON(text []byte) error { return read(text, a) }
+
+// MarshalJSON writes the fields as docs/control.md says.
+func (f Found) MarshalJSON() ([]byte, error) { return object(f) }
+
+// UnmarshalJSON reads them. The error names the fields that cannot be read.
+func (f *Found) UnmarshalJSON(text []byte) error { return read(text, f) }
+
+// MarshalJSON writes the fields as docs/control.md says.
+func (t SearchedTopic) MarshalJSON() ([]byte, error) { return object(t) }
+
+// UnmarshalJSON reads them. The error names the fields that cannot be read.
+func (t *SearchedTopic) UnmarshalJSON(text []byte) error { return read(text, t) }

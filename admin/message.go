@@ -13,6 +13,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
+	"github.com/redisdelay/watermill-redisdelay/internal/partitions"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 )
@@ -106,8 +107,8 @@ type Place struct {
 
 // Get returns a message and its places. With ByDelayID that is the message which has the delay ID,
 // or else the last published one of those that retry under it. Errors wrap ErrTooLate if the delay
-// ID is taken for its window, and its message is gone, or ErrInvalidArgument for a Ref that names
-// none.
+// ID is taken for its window, and its message is gone, ErrNoMessage if there is none, or
+// ErrInvalidArgument for a Ref that names none.
 func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err error) {
 	show := func(t *operate.Topic, found operate.Found) {
 		if m.ID > found.ID {
@@ -197,7 +198,13 @@ type Filter struct {
 	UUID, DelayID string            // must equal those of the message; "" means any
 	IDs           map[string]bool   // if not nil, has true for the IDs of chosen messages; only read
 	Metadata      map[string]string // pairs that must be in the message's metadata
+	Key           string            // must equal the partition key, partition.KeyMetadata; "" means any
+	Text          string            // must be contained in the payload, byte by byte
 	Reason        string            // must be contained in Place.Reason
+
+	// Any is a text that somebody has of a message. It must be contained in the ID, UUID, delay ID,
+	// payload or a value of the metadata, or be a pair of the metadata, such as "kind=gift".
+	Any string
 
 	// FoldedReason must equal the reason with "#" for each number and ID in it, as
 	// DeadReason.Reason has it; "" means any.
@@ -207,22 +214,44 @@ type Filter struct {
 	Match       func(Message) bool // if not nil, is called last and must return true
 }
 
-func (f Filter) matches(m Message) bool {
+// Matches returns whether the filter chooses a message. Reason and times are judged by the first of
+// Places, or as those of no place if there is none.
+func (f Filter) Matches(m Message) bool {
 	for key, value := range f.Metadata {
 		if got, ok := m.Metadata[key]; !ok || got != value {
 			return false
 		}
+	}
+	if len(m.Places) == 0 {
+		m.Places = []Place{{}}
 	}
 	at := m.Places[0].At
 	return (f.IDs == nil || f.IDs[m.ID]) && (f.UUID == "" || f.UUID == m.UUID) && (f.DelayID == "" || f.DelayID == m.DelayID) && strings.Contains(m.Places[0].Reason, f.Reason) &&
 		(f.FoldedReason == "" || f.FoldedReason == foldReason(m.Places[0].Reason)) &&
 		(f.From.IsZero() || !at.Before(f.From)) &&
 		(f.Until.IsZero() || at.Before(f.Until)) &&
+		(f.Key == "" || f.Key == m.Metadata[partitions.KeyMetadata]) &&
+		(f.Text == "" || bytes.Contains(m.Payload, []byte(f.Text))) && (f.Any == "" || hasText(m, f.Any)) &&
 		(f.Match == nil || f.Match(m))
 }
 
+// hasText returns whether a text is somewhere in a message, as Filter.Any says.
+func hasText(m Message, text string) bool {
+	if strings.Contains(m.ID, text) || strings.Contains(m.DelayID, text) || strings.Contains(m.UUID, text) || bytes.Contains(m.Payload, []byte(text)) {
+		return true
+	}
+	for key, value := range m.Metadata {
+		if strings.Contains(value, text) || key+"="+value == text {
+			return true
+		}
+	}
+	return false
+}
+
 // needsBodies returns whether the filter uses the bodies of messages.
-func (f Filter) needsBodies() bool { return f.UUID != "" || len(f.Metadata) > 0 || f.Match != nil }
+func (f Filter) needsBodies() bool {
+	return f.UUID != "" || len(f.Metadata) > 0 || f.Key != "" || f.Text != "" || f.Any != "" || f.Match != nil
+}
 
 // Query selects a page of List.
 type Query struct {
@@ -313,7 +342,7 @@ func (a *Admin) page(ctx context.Context, topic, plain string, q Query) (Page, e
 	page := Page{Next: listed.Next}
 	for _, l := range listed.Messages {
 		m := a.listed(topic, plain, l)
-		if q.Filter.matches(m) {
+		if q.Filter.Matches(m) {
 			page.Messages = append(page.Messages, m)
 		}
 	}

@@ -62,6 +62,9 @@ func everyOperation() []operation {
 		}},
 		{name: "get", do: func(a *admin.Admin, w *torn) error { return last(a.Get(ctx, topic, admin.ByID(w.id["retrying"]))) }},
 		{name: "get", do: func(a *admin.Admin, _ *torn) error { return last(a.Get(ctx, topic, admin.ByDelayID("waiting"))) }},
+		{name: "find", do: func(a *admin.Admin, _ *torn) error {
+			return last(a.Find(ctx, admin.Search{Topics: []string{topic}, Filter: admin.Filter{Any: "waiting"}}))
+		}},
 		{name: "workers", do: func(a *admin.Admin, _ *torn) error { return last(a.Workers(ctx, topic)) }},
 		{name: "reasons of dead letters", do: func(a *admin.Admin, _ *torn) error { return last(a.DeadReasons(ctx, topic, all)) }},
 		{name: "requeue", do: func(a *admin.Admin, _ *torn) error {

@@ -169,6 +169,7 @@ func TestLooksChangeNothing(t *testing.T) {
 		"Check":                    func() error { return last(a.Check(ctx, topic)) },
 		"DeadReasons":              func() error { return last(a.DeadReasons(ctx, topic, admin.Bulk{Group: "a"})) },
 		"Diagnose":                 func() error { return last(a.Diagnose(ctx, admin.DiagnoseOptions{Deep: true})) },
+		"Find":                     func() error { return last(a.Find(ctx, admin.Search{Filter: admin.Filter{Any: "x"}})) },
 		"Get":                      func() error { return last(a.Get(ctx, topic, admin.ByID(w.id["retrying"]))) },
 		"GroupsWithoutSubscribers": func() error { return last(a.GroupsWithoutSubscribers(ctx, topic, 0)) },
 		"List":                     func() error { return last(a.List(ctx, topic, admin.Query{State: admin.Ready, Group: "b"})) },

@@ -183,6 +183,7 @@ type state struct {
 	jobs     jobs
 	flashes  flashes
 	logins   places // of the addresses that sign in
+	finds    places // of the users who search
 	streams  places // of the users whose browsers are connected for news
 	running  context.Context
 	stop     context.CancelFunc
@@ -198,7 +199,8 @@ func New(config Config) (*Dashboard, error) {
 	}
 	config.setDefaults()
 	s := &state{config: config, admin: config.Admin, limits: usualLimits, names: hiddenNamesOf(config.Redact),
-		logins: places{each: maxLogins}, streams: places{each: maxStreamsOfUser, all: maxStreams}}
+		logins: places{each: maxLogins}, streams: places{each: maxStreamsOfUser, all: maxStreams},
+		finds: places{each: maxFindsOfUser, all: maxFinds}}
 	s.public, s.outside, s.stripped, _ = splitPublic(config.PublicURL)
 	s.running, s.stop = context.WithCancel(context.Background())
 	s.sweep = newSweep(s.admin)

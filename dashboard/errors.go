@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 var (
@@ -36,9 +37,11 @@ func explain(err error) explained {
 			e.Title = "That did not work"
 		}
 		return e
+	case errors.Is(err, admin.ErrNoMessage):
+		return explained{http.StatusNotFound, "Not found", "There is no such message.", "What is known: " + texts.Ended + ".", err.Error()}
 	case errors.Is(err, admin.ErrNotFound):
 		return explained{http.StatusNotFound, "Not found", "It is not in Redis.",
-			"A message may have been handled meanwhile. A topic or a group may have been removed, or has another name.", err.Error()}
+			"A topic or a group may have been removed, or has another name.", err.Error()}
 	case errors.Is(err, admin.ErrTooLate):
 		return explained{http.StatusConflict, "Too late", "The message no longer waits.", "It is ready, in a consumer's hands, or a dead letter by now, in some group.", err.Error()}
 	case errors.Is(err, admin.ErrPastExpiry):

@@ -31,3 +31,8 @@ func Forms(payload string, names ...string) (asJSON, text string, cut bool) {
 	c := hiddenNamesOf(names).contentOf([]byte(payload))
 	return c.JSON, c.Text, c.Cut
 }
+
+// Searched returns what of a payload a search sees.
+func Searched(payload string, names ...string) string {
+	return string(hiddenNamesOf(names).searchable([]byte(payload)))
+}

@@ -91,7 +91,7 @@ func (d *Dashboard) message(c *call) (*view, error) {
 	}
 	p.Settings = settings(m)
 	if p.Contents && !c.live() { // news have no contents
-		p.Metadata, p.content = d.metadata(m.Metadata, 8<<10), *read.content
+		p.Metadata, p.content = d.metadata(m.Metadata, shownValue), *read.content
 	}
 	crumbs := []crumb{{"Topics", d.address("/")}, {topic, d.address("/topic", "t", topic)}}
 	return &view{Title: "Message " + m.ID, Crumbs: crumbs, Now: d.sweep.now(), Live: true, Data: p}, nil
@@ -179,7 +179,7 @@ func placed(m admin.Message, p admin.Place, g admin.GroupStats) []event {
 			then.At, then.Text = p.At.Add(g.DeadRetention), "Is deleted"
 		}
 	default:
-		e.Text = "Ready, or handled already"
+		e.Text, e.More = stateWords(p.State), append(e.More, texts.UnsureWhy)
 	}
 	if then.At.IsZero() {
 		return []event{e}

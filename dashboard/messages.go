@@ -56,7 +56,8 @@ func stateWords(s admin.State) string {
 			return known.Words
 		}
 	}
-	return "Unknown"
+	words := texts.State(string(s))
+	return strings.ToUpper(words[:1]) + words[1:]
 }
 
 // Words returns the state in words.
@@ -113,6 +114,11 @@ func (d *Dashboard) messages(c *call) (*view, error) {
 		filter.Metadata = map[string]string{p.Key: p.Value}
 	}
 	p.Filtered = p.UUID != "" || p.DelayID != "" || p.Reason != "" || p.Key != ""
+	may := filter
+	filter.Match = func(m admin.Message) bool { return may.Matches(d.seen(m, p.Contents)) }
+	if !p.Filtered {
+		filter = admin.Filter{}
+	}
 	query := admin.Query{State: p.State, Group: p.Group, Filter: filter, Cursor: c.q("cursor"), Limit: messagesOfPage}
 	if p.Filtered {
 		query.Limit = examined

@@ -77,6 +77,8 @@ func TestSecretsAreHiddenWhereverJSONIs(t *testing.T) {
 	} {
 		shows := dashboard.Shows(payload, dashboard.DefaultRedact...)
 		require.NotContains(t, shows, "geheim", name)
+		require.NotContains(t, dashboard.Searched(payload, dashboard.DefaultRedact...), "geheim", name)
+		require.NotContains(t, dashboard.Searched(payload, dashboard.DefaultRedact...), "[hidden]", name)
 		require.NotContains(t, shows, "67 65 68", "%s: in hex", name)
 		require.NotContains(t, shows, "67 00 65 00 68", "%s: in hex", name)
 	}
@@ -96,6 +98,7 @@ func TestOtherPayloadsAreShownAsTheyAre(t *testing.T) {
 		"key=value", "a: b", `{"body":"plain"}`, `{"body":"{\"a\":1}"}`, `{"big":12345678901234567890.10}`, "{\"a\":1}\n{\"a\":2}\n", "<html>"} {
 		_, shows, cut := dashboard.Forms(text, dashboard.DefaultRedact...)
 		require.Equal(t, text, shows)
+		require.Equal(t, text, dashboard.Searched(text, dashboard.DefaultRedact...))
 		require.False(t, cut)
 	}
 	asJSON, text, _ := dashboard.Forms(`{"a":[1,{"token":2}],"e":{},"f":[]}`, "token")

@@ -36,6 +36,7 @@ func (d *Dashboard) route() {
 	get("/topic", "topic", d.topic)
 	get("/messages", "messages", d.messages)
 	get("/message", "message", d.message)
+	get("/find", "find", d.find)
 	get("/dead", "dead", d.dead)
 	get("/schedules", "schedules", d.schedules)
 	get("/schedule", "schedule", d.schedule)

@@ -21,6 +21,7 @@ type topicPage struct {
 	Charts     []chart
 	Range      string
 	Since      time.Time  // of the history
+	Finding    findPage   // the form
 	LastCheck  *jobView   // nil: none in this process
 	Parts      []topicRow // of a partitioned topic: its partitions
 }
@@ -49,7 +50,7 @@ func (d *Dashboard) topic(c *call) (*view, error) {
 	if err != nil && !errors.Is(err, admin.ErrForbidden) {
 		return nil, err
 	}
-	p := &topicPage{Stats: stats, Problems: found, Workers: workers, WorkersErr: err, Range: c.q("range"), Since: d.sweep.since}
+	p := &topicPage{Stats: stats, Problems: found, Workers: workers, WorkersErr: err, Range: c.q("range"), Since: d.sweep.since, Finding: findPage{Contents: c.user.Contents}}
 	p.Parts = d.sweep.rows(stats.Partitions)
 	i := max(0, slices.Index(p.Ranges(), p.Range))
 	p.Range = loads[i].Name

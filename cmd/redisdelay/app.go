@@ -87,7 +87,7 @@ Begin with "redisdelay doctor". Exit codes: 0 fine, 1 something is wrong, 2 used
 	a.root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	a.root.AddCommand(
 		a.doctorCommand(), a.workersCommand(),
-		a.topCommand(), a.topicsCommand(), a.groupsCommand(), a.upcomingCommand(),
+		a.topCommand(), a.topicsCommand(), a.groupsCommand(), a.upcomingCommand(), a.findCommand(),
 		a.deadCommand(), a.msgCommand(), a.pauseCommand(), a.resumeCommand(), a.publishCommand(), a.tailCommand(),
 		a.checkCommand(), a.repairCommand(), a.auditCommand(), a.relayCommand(), a.metricsCommand(), a.uiCommand(), a.scheduleCommand(),
 		a.schedulesCommand(), a.periodicCommand(), a.partitionsCommand(), a.versionCommand(), a.connectionTopic())

@@ -75,6 +75,7 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 		"dead purge":     {{topic, "--group", group, "--dry-run"}},
 		"msg ls":         {{topic}, {topic, "--state", "in-hand", "--group", group}, {topic, "--state", "retrying", "--group", group}, {topic, "--state", evil}},
 		"msg get":        {{topic, "name" + evil}, {topic, "hold: " + evil}, {topic, "json", "--payload", "json"}, {topic, "retry: " + evil, "--payload", "text", "--cut", "20"}, {topic, "text", "--payload", "hex"}},
+		"find":           {{"name" + evil}, {evil, "--topic", topic, "--limit", "1"}, {evil, "--by", evil}, {evil, "--by", "text", "--topic", "missing" + evil}},
 		"msg cancel":     {{topic, "json", "--dry-run"}, {topic, evil, "--yes"}},
 		"msg reschedule": {{topic, "json", "--in", "1h"}, {topic, "json", "--at", evil}},
 		"msg now":        {{topic, "text"}},

@@ -79,6 +79,7 @@ func TestLooksChangeNothing(t *testing.T) {
 		"dead export": {"orders --group billing"},
 		"msg ls":      {"orders", "orders --state ready --group audit", "orders --state in-hand --group audit", "orders --state retrying --group audit"},
 		"msg get":     {"orders name", "orders ready", "orders " + id},
+		"find":        {"ready", "name --by delay-id --topic orders", id, "--metadata kind=gift"},
 		"tail":        {"orders --for 1500ms", "oders --for 300ms", "orders --for 300ms --json"},
 		"check":       {"", "orders"}, "audit": {"", "--by ann"}, "schedules ls": {"", "reports"}, "schedules show": {"reports clean-up"},
 		"partitions show": {"mails"}, "metrics": {"--listen 127.0.0.1:0"}, "ui": {"--listen 127.0.0.1:0 --contents --write"}, "version": {""},

@@ -23,12 +23,7 @@ import (
 var states = []string{string(admin.Waiting), string(admin.Ready), string(admin.InHand), string(admin.Retrying), string(admin.Dead)}
 
 // stateName returns a state in words.
-func stateName(s admin.State) string {
-	if s == admin.Unknown {
-		return "ready or done with"
-	}
-	return strings.ReplaceAll(string(s), "_", " ")
-}
+func stateName(s admin.State) string { return texts.State(string(s)) }
 
 func (a *app) msgCommand() *cobra.Command {
 	var q listing
@@ -288,6 +283,9 @@ func (a *app) show(ctx context.Context, topic, name string, by naming, view payl
 		}
 		if p.Deliveries > 0 {
 			text += ", failed " + texts.Many(p.Deliveries, "delivery")
+		}
+		if p.State == admin.Unknown {
+			text += ": " + texts.UnsureWhy
 		}
 		say("state", "%s", strings.Replace(text, "deliverys", "deliveries", 1))
 		if p.Reason != "" {

@@ -233,7 +233,7 @@ func (h *holder) redisActs() map[string]func() error {
 		"schedule": func() error { return h.schedules("scheduled") },
 		"doctor":   tool("doctor"), "top": tool("top --once --interval 100ms"), "topics": tool("topics"), "groups idle": tool("groups idle"),
 		"topics TOPIC": tool("topics orders"), "groups ls": tool("groups ls orders"), "upcoming": tool("upcoming orders"), "dead reasons": tool("dead reasons orders"),
-		"dead ls": tool("dead ls orders"), "dead export": tool("dead export orders"), "msg ls": tool("msg ls orders"), "msg get": tool("msg get orders named"),
+		"dead ls": tool("dead ls orders"), "dead export": tool("dead export orders"), "msg ls": tool("msg ls orders"), "msg get": tool("msg get orders named"), "find": tool("find named --topic orders --limit 1"),
 		"workers": tool("workers orders"), "check": tool("check orders"), "audit": tool("audit"), "schedules ls": tool("schedules ls reports"),
 		"schedules show": tool("schedules show reports clean-up"),
 		"metrics":        func() error { return h.serves("metrics", "/readyz", "/metrics") },
@@ -278,7 +278,7 @@ func (h *holder) id0(topic, uuid string) string {
 	h.t.Helper()
 	a := newApp(system{})
 	a.out = newOutput(a.sys, false)
-	m, _, err := a.findUUID(h.t.Context(), h.admin, topic, uuid)
+	m, _, err := a.find(h.t.Context(), h.admin, topic, uuid, naming{by: "uuid"})
 	require.NoError(h.t, err)
 	return m.ID
 }
@@ -349,7 +349,7 @@ func deniedTo(t *testing.T, owner redis.UniversalClient, user string) (denied []
 // redisRows are the rows of the table, for UPDATE=1.
 var redisRows = []string{
 	"`Publisher.Publish`, `publish`", "`Subscriber.Subscribe`", "`tail`", "`schedule`",
-	"`topics TOPIC`, `groups ls`, `msg ls`, `dead ls`, `dead export`, `dead reasons`, `msg get`, `upcoming`",
+	"`topics TOPIC`, `groups ls`, `msg ls`, `dead ls`, `dead export`, `dead reasons`, `msg get`, `find`, `upcoming`",
 	"`topics`, `groups idle`, `top`, `workers`, `check`, `audit`, `schedules ls`, `schedules show`, `doctor`", "`metrics`, `ui`",
 	"`pause`, `resume`, `msg now`, `msg reschedule`, `msg cancel`, `msg kill`, `dead requeue`, `dead purge`, `dead move`, `groups rm`, `groups limit`, `topics rm`",
 	"`schedules pause`, `schedules resume`, `schedules run`, `schedules rm`, `partitions set`, `repair`",
@@ -571,7 +571,8 @@ func (g *guest) pageActs() map[string]func() error {
 			return errForbidden
 		},
 		"search by metadata": get("messages?t=orders&key=kind&value=x"),
-		"pause":              post("pause", "t", "orders"), "resume": post("resume", "t", "orders"),
+		"find a message":     get("find?q=x"), "find by payload": get("find?q=x&by=text"), "find by metadata": get("find?q=kind%3Dx&by=metadata"),
+		"pause": post("pause", "t", "orders"), "resume": post("resume", "t", "orders"),
 		"limit a group": post("limit/set", "t", "orders", "g", "billing", "rate", "5/s"),
 		"deliver now":   post("message/now", "t", "orders", "id", g.named("now")), "reschedule": post("message/later", "t", "orders", "id", g.named("named"), "in", "2h"),
 		"cancel": post("message/cancel", "t", "orders", "id", g.named("gone")), "kill": post("message/kill", "t", "orders", "g", "billing", "id", g.named("killed")),
@@ -610,7 +611,7 @@ func (g *guest) named(name string) string {
 }
 
 var pageRows = []string{
-	"`topics`, `topic`, `messages`, `message`, `reasons`, `schedules`, `audit log`", "`payload`, `search by metadata`", "`check`",
+	"`topics`, `topic`, `messages`, `message`, `reasons`, `schedules`, `audit log`, `find a message`", "`payload`, `search by metadata`, `find by metadata`, `find by payload`", "`check`",
 	"`pause`, `resume`, `limit a group`, `deliver now`, `reschedule`, `cancel`, `kill`, `requeue`, `delete`",
 	"`requeue many`, `move many`, `purge many`, `remove a group`, `remove a topic`, `repair`, `stop an operation`",
 	"`pause a schedule`, `resume a schedule`, `run a schedule`, `remove a schedule`",

@@ -21,6 +21,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
+	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
 const operations = "../../docs/operations.md"
@@ -28,12 +29,31 @@ const operations = "../../docs/operations.md"
 // situations are the recipes of docs/operations.md by their headings. Each function makes the
 // situation on a server of its own, and returns its address.
 var situations = map[string]func(t *testing.T) (addr string){
-	"Thousands of dead letters":        thousandsOfDeadLetters,
-	"A topic was paused and forgotten": aForgottenPause,
-	"A group that nobody reads":        anUnreadGroup,
-	"Messages are late":                lateMessages,
-	"A message that kills its workers": aPoisonMessage,
-	"Redis is full":                    aFullRedis,
+	"The reminder of order 4711 never came": aLostReminder,
+	"Thousands of dead letters":             thousandsOfDeadLetters,
+	"A topic was paused and forgotten":      aForgottenPause,
+	"A group that nobody reads":             anUnreadGroup,
+	"Messages are late":                     lateMessages,
+	"A message that kills its workers":      aPoisonMessage,
+	"Redis is full":                         aFullRedis,
+}
+
+func aLostReminder(t *testing.T) string {
+	server := redistest.Start(t, "--appendonly", "yes")
+	w := newWorld(t, server.Client(t), server.Addr())
+	stop := w.subscribe("reminders", redisdelay.SubscriberConfig{ConsumerGroup: "mails"})
+	names, err := partition.Topics("invoices", 2)
+	require.NoError(t, err)
+	for _, name := range names {
+		w.group(name, "billing")
+	}
+	w.publish(names[1], "invoice-4711", `{"order":4711,"net":"19.90"}`, redisdelay.DelayKey, "24h")
+	w.publish("reminders", "reminder-17", "die: the mail server is down", "order", "4711")
+	w.publish("reminders", "reminder-18", "die: the mail server is down", "order", "4712")
+	w.await("reminders", "mails", func(g admin.GroupStats) bool { return g.Dead == 2 })
+	stop()
+	w.healthy("reminders", "mails") // the mail server is up
+	return w.addr
 }
 
 func thousandsOfDeadLetters(t *testing.T) string {
@@ -252,7 +272,7 @@ func testRecipes(t *testing.T, binary string) {
 }
 
 // looks matches commands that change nothing.
-var looks = regexp.MustCompile(`^redisdelay (doctor|topics|groups ls|groups idle|msg get|dead ls|dead reasons)\b`)
+var looks = regexp.MustCompile(`^redisdelay (doctor|topics|find|groups ls|groups idle|msg get|dead ls|dead reasons)\b`)
 
 // play runs the commands of a section, which follow "$ " in blocks of "console", in a shell. It
 // requires their output, but for what differs from run to run, and returns the section with the

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -303,8 +304,8 @@ func (n *naming) declare(flags *pflag.FlagSet) {
 	flags.StringVar(&n.by, "by", "", "what MESSAGE is: `id`, delay-id or uuid; by default an ID if it looks like one, else a delay ID, else a UUID")
 }
 
-// find returns a message, and the Ref by which it was found. A UUID is found by looking through the
-// topic, a page at a time; then the Ref has the ID.
+// find returns a message, and the Ref by which it was found. A UUID, and the delay ID of a message
+// that is due, are found by reading the topic; then the Ref has the ID.
 func (a *app) find(ctx context.Context, operator *admin.Admin, topic, name string, by naming) (admin.Message, admin.Ref, error) {
 	var byUUID bool
 	ref := admin.ByDelayID(name)
@@ -329,67 +330,49 @@ func (a *app) find(ctx context.Context, operator *admin.Admin, topic, name strin
 	default:
 		return admin.Message{}, ref, refuse("--by is %q; it must be id, delay-id or uuid", by.by)
 	}
-	m, looked, err := a.findUUID(ctx, operator, topic, name)
+	filter := admin.Filter{UUID: name}
+	if !byUUID { // a message that is due keeps its delay ID, and is not found by it
+		filter = admin.Filter{Match: func(m admin.Message) bool { return m.UUID == name || m.DelayID == name }}
+	}
+	what := map[bool]string{true: "message with UUID", false: "message with ID, delay ID or UUID"}[byUUID]
+	m, looked, err := a.findFiltered(ctx, operator, topic, name, filter)
 	if err == nil && m.ID == "" {
-		what := "message with ID, delay ID or UUID"
-		if byUUID {
-			what = "message with UUID"
-		}
-		err = fmt.Errorf("%s %q of topic %q: %w among %s in all states and groups", what, name, topic, admin.ErrNotFound, texts.Many(looked.all, "message"))
-		if looked.unreadable > 0 {
-			err = fmt.Errorf("%w\n%s", err, a.otherMarshaler(looked.unreadable))
+		err = fmt.Errorf("%s %q of topic %q: %w among %s in all states and groups: %s", what, name, topic, admin.ErrNoMessage, texts.Many(looked.Looked, "message"), texts.Ended)
+		if unreadable := looked.SearchedTotal().Unreadable; unreadable > 0 {
+			err = fmt.Errorf("%w\n%s", err, a.otherMarshaler(unreadable))
 		}
 	}
 	return m, admin.ByID(m.ID), err
 }
 
-// searched counts the messages that a search has looked at.
-type searched struct{ all, unreadable int }
-
-// sharing is how many messages with the same UUID are named at most.
+// sharing is how many messages with the same name are named at most.
 const sharing = 20
 
-// findUUID returns the message with a UUID, or one without ID. If several messages have it, it
-// names them and refuses.
-func (a *app) findUUID(ctx context.Context, operator *admin.Admin, topic, uuid string) (found admin.Message, looked searched, err error) {
-	stats, err := operator.Stats(ctx, topic)
-	if err != nil {
-		return found, looked, err
-	}
-	ids := []string{}
-	look := func(group string, state admin.State) error {
-		return pages(ctx, operator, topic, admin.Query{Group: group, State: state, Limit: 1000}, func(m admin.Message) bool {
-			if looked.all++; looked.all%1000 == 0 {
-				a.out.progress("Looking for the UUID: %s", texts.Many(looked.all, "message"))
-			}
-			if m.Err != nil {
-				looked.unreadable++
-			}
-			if m.UUID == uuid && !slices.Contains(ids, m.ID) { // each group may have it
-				ids = append(ids, m.ID)
-			}
-			return len(ids) < sharing
-		})
-	}
-	err = look("", admin.Waiting)
-	for _, g := range stats.Groups {
-		for _, state := range []admin.State{admin.Ready, admin.InHand, admin.Retrying, admin.Dead} {
-			if err == nil && len(ids) < sharing {
-				err = look(g.Group, state)
-			}
-		}
-	}
+// findFiltered returns the message of a topic that a filter chooses, or one without ID. If there
+// are several, it names them and refuses.
+func (a *app) findFiltered(ctx context.Context, operator *admin.Admin, topic, name string, filter admin.Filter) (m admin.Message, looked admin.Found, err error) {
+	looked, err = operator.Find(ctx, admin.Search{Topics: []string{topic}, Filter: filter, Limit: sharing, Most: math.MaxInt, Progress: func(p admin.SearchProgress) {
+		a.out.progress("Looking for %q: %s", name, texts.Many(p.Looked, "message"))
+	}})
 	a.out.endProgress()
+	var ids []string
+	shared := "UUID"
+	if filter.UUID == "" && slices.ContainsFunc(looked.Messages, func(m admin.Message) bool { return m.DelayID == name }) {
+		shared = "UUID or delay ID"
+	}
+	for _, m := range looked.Messages {
+		ids = append(ids, m.ID)
+	}
 	switch {
 	case err != nil || len(ids) == 0:
-		return found, looked, err
+		return m, looked, err
 	case len(ids) == sharing:
-		return found, looked, refuse("%d messages or more have UUID %q; name one by its ID: %s, ...", sharing, uuid, strings.Join(ids, ", "))
+		return m, looked, refuse("%d messages or more have %s %q; name one by its ID: %s, ...", sharing, shared, name, strings.Join(ids, ", "))
 	case len(ids) > 1:
-		return found, looked, refuse("%d messages have UUID %q; name one by its ID: %s", len(ids), uuid, strings.Join(ids, ", "))
+		return m, looked, refuse("%d messages have %s %q; name one by its ID: %s", len(ids), shared, name, strings.Join(ids, ", "))
 	}
-	found, err = operator.Get(ctx, topic, admin.ByID(ids[0])) // with all its places
-	return found, looked, err
+	m, err = operator.Get(ctx, topic, admin.ByID(ids[0]))
+	return m, looked, err
 }
 
 // pages calls do with the messages of a query, until it returns false, or until the last page.

@@ -190,7 +190,7 @@ func (w *world) id(topic, uuid string) string {
 	w.t.Helper()
 	a := newApp(system{environment: []string{"REDISDELAY_REDIS=" + w.addr}})
 	a.out = newOutput(a.sys, false)
-	m, _, err := a.findUUID(w.t.Context(), w.admin, topic, uuid)
+	m, _, err := a.find(w.t.Context(), w.admin, topic, uuid, naming{by: "uuid"})
 	require.NoError(w.t, err)
 	require.NotEmpty(w.t, m.ID, uuid)
 	return m.ID

@@ -114,6 +114,7 @@
     u: () => [...main.querySelectorAll(".crumbs a")].pop()?.click(),
     g: () => document.querySelector(".bar nav a").click(),
     s: () => document.querySelector(".bar nav a:nth-child(2)").click(),
+    f: () => document.querySelector(".bar nav a:nth-child(3)").click(),
     a: () => document.querySelector(".bar nav a:last-child").click(),
   };
   addEventListener("keydown", (e) => {

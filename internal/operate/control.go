@@ -113,7 +113,7 @@ func (t *Topic) outcome(ref Ref, outcome string) error {
 	case "late":
 		return about(ErrTooLate)
 	case "missing":
-		return about(queue.ErrNotFound)
+		return t.noMessage(ref)
 	case "exists":
 		return about(queue.ErrExists)
 	case "named":

@@ -208,7 +208,7 @@ func (t *Topic) find(ctx context.Context, ref Ref, id string) (found Found, gone
 			gone = now
 		}
 		if len(all) != 1 || !all[0].there || ref.ID == "" && !all[0].isNamed(now) {
-			return fmt.Errorf("%v of topic %q: %w", ref, t.Name, queue.ErrNotFound)
+			return t.noMessage(ref)
 		}
 		others := len(removing)
 		if groups.Window != "" {

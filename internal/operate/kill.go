@@ -16,7 +16,7 @@ var looked = queue.KillScript.Constant("looked")
 // only grow: so it passes no entry. It returns queue.ErrNotFound if the group has no such message.
 func (t *Topic) Kill(ctx context.Context, group, id, reason string) (string, error) {
 	operation := t.Keys().Operation(queue.Token())
-	missing := fmt.Errorf("message %s of group %q of topic %q: %w", id, group, t.Name, queue.ErrNotFound)
+	missing := fmt.Errorf("message %s of group %q of topic %q: %w: the group is done with it, or never had it", id, group, t.Name, ErrNoMessage)
 	// In the time between two steps a message may leave ready, and come back to entries that were
 	// looked at. So there is a second pass.
 	for range 2 {

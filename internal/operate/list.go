@@ -28,6 +28,7 @@ const (
 type Listed struct {
 	Stored
 	Place
+	Next string // cursor of a page that begins behind it
 }
 
 // Page is some messages of one state, in order of time and ID.

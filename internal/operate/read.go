@@ -38,7 +38,10 @@ func readPage(reply []any, group, state, kind, score string) (Page, error) {
 	}
 	var page Page
 	var last string
-	looked := 0
+	looked, from := 0, 0
+	if kind == "list" {
+		from, _ = strconv.Atoi(score) // "" is 0
+	}
 	for _, part := range read.Each() {
 		id, score := part.Text("id"), part.Text("score")
 		if kind == "zset" && !isScore(score) {
@@ -49,7 +52,10 @@ func readPage(reply []any, group, state, kind, score string) (Page, error) {
 			continue
 		}
 		m := Listed{Stored{ID: id, Options: queue.ParseOptions(part.Text("options"))},
-			Place{Group: group, State: state, At: queue.Instant(score), Token: part.Text("token")}}
+			Place{Group: group, State: state, At: queue.Instant(score), Token: part.Text("token")}, last}
+		if kind == "list" {
+			m.Next = strconv.Itoa(from + looked)
+		}
 		if body, there := part.Part("body").(string); there {
 			m.Body = []byte(body)
 		}
@@ -64,7 +70,6 @@ func readPage(reply []any, group, state, kind, score string) (Page, error) {
 		}
 		page.Next = last
 		if kind == "list" {
-			from, _ := strconv.Atoi(score)
 			page.Next = strconv.Itoa(from + looked)
 		}
 	}

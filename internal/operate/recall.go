@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // This file acts on messages that retry, by their delay ID. names in Redis forgets the delay ID of
@@ -188,13 +189,12 @@ func (t *Topic) notWaiting(ref Ref, found Found) error {
 	if ref.ID == "" {
 		what = "message " + found.ID
 	}
-	states := map[string]string{Ready: "ready", InHand: "in hand", Retrying: "retrying", Dead: "dead", "": "ready or done with"}
 	var each []string
 	for _, g := range found.Places { // none if it waits by now
 		if g.State == Waiting {
 			continue
 		}
-		each = append(each, fmt.Sprintf("%s in group %q", states[g.State], g.Group))
+		each = append(each, fmt.Sprintf("%s in group %q", texts.State(g.State), g.Group))
 	}
 	if len(each) == 0 {
 		return fmt.Errorf("%v of topic %q: %w", ref, t.Name, ErrTooLate)

@@ -173,7 +173,7 @@ func TestGroupsThatMayHaveItReadyAreNamed(t *testing.T) {
 		require.Equal(t, 1, b.ack(held(b.claim(1))...))
 		w.unchanged(func() {
 			require.ErrorContains(t, w.topic.CancelRetries(ctx, "x"),
-				`is retrying in group "a", ready or done with in group "b", ready or done with in group "c"`)
+				`is retrying in group "a", ready or already done in group "b", ready or already done in group "c"`)
 		})
 		w.retryIn("c", "x")
 		require.NoError(t, w.topic.CancelRetries(ctx, "x"))

@@ -40,6 +40,7 @@ var (
 	Counting       = Work{Name: "stats", scripts: []string{"look", "stats"}}
 	Listing        = Work{Name: "list", scripts: []string{"look", "page"}}
 	Finding        = Work{Name: "get", scripts: []string{"look", "inspect", "seek"}, besides: []string{"TIME", "HGET", "ZSCORE", "ZRANGEBYSCORE"}}
+	Searching      = Work{Name: "find", scripts: []string{"look", "stats", "page", "inspect", "seek"}, besides: Finding.besides}
 	Surveying      = Work{Name: "survey", scripts: []string{"look", "stats", "page"}, besides: []string{"HMGET"}}
 	Watching       = Work{Name: "workers", scripts: []string{"look"}, besides: []string{"TIME", "HSCAN"}}
 	Foreseeing     = Work{Name: "upcoming", scripts: []string{"look", "upcoming"}}

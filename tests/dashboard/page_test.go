@@ -37,7 +37,7 @@ func (s *site) pages(topic string) map[string]string {
 	return map[string]string{"schedules": "/schedules", "schedules of a topic": "/schedules?t=" + q, "schedule": "/schedule?t=" + q + "&s=" + url.QueryEscape(recurring),
 		"remove schedule": "/confirm?do=remove-schedule&t=" + q + "&s=" + url.QueryEscape(recurring), "overview": "/", "topic": "/topic?t=" + q, "messages": "/messages?t=" + q, "letters": "/messages?t=" + q + "&state=dead&g=" + g,
 		"message": "/message?t=" + q + "&id=" + waiting.Messages[0].ID, "dead": "/dead?t=" + q + "&g=" + g,
-		"confirm": "/confirm?do=move&t=" + q + "&g=" + g, "audit": "/audit", "error": "/topic?t=no+such+topic", "empty": "/?q=nothing+like+this"}
+		"confirm": "/confirm?do=move&t=" + q + "&g=" + g, "audit": "/audit", "error": "/topic?t=no+such+topic", "find": "/find?q=" + q, "find nothing": "/find?q=nothing&t=" + q, "empty": "/?q=nothing+like+this"}
 }
 
 // axe-core finds nothing on any page, in any look.
