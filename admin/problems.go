@@ -147,7 +147,7 @@ func foldedOf(some []Problem) Folded {
 	if f.Topics = len(topics); f.Count == 1 {
 		return f
 	}
-	f.Unfold = tool("doctor", "--kind="+f.Kind.Flag())
+	f.Unfold = []string{"doctor", "--kind=" + f.Kind.Flag()}
 	known, ok := aspects[f.Kind]
 	if !ok {
 		known = aspect{said: fmt.Sprintf("In the data of %s, there are %%s of kind %q", texts.Many(f.Topics, "topic"), f.Kind), unit: "violation"}

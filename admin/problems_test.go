@@ -20,106 +20,106 @@ import (
 
 // Two hundred topics without a scheduler are one line, below the one that matters.
 func TestProblemsOfOneKindFoldBelowWorseHarm(t *testing.T) {
-	both(t, func(t *testing.T, s *setup) {
-		_, err := s.Client.Pipelined(ctx, func(p redis.Pipeliner) error {
-			for i := range 200 {
-				name := fmt.Sprintf("a%03d", i)
-				k := queue.NewKeys(s.Prefix, name)
-				p.SAdd(ctx, queue.Registry(s.Prefix), name)
-				p.HSet(ctx, k.Meta(), "layout", queue.Layout, "groups", "x")
-				p.HSet(ctx, k.Groups(), "g", "25 -1 -1")
-				p.ZAdd(ctx, k.Pending(), redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: "01M7Y3SQGNBVX5P66MY8JV56FH"})
-			}
-			return nil
-		})
-		require.NoError(t, err)
-		s.bury(t, 3)
-		d, err := s.admin.Diagnose(ctx, admin.DiagnoseOptions{})
-		require.NoError(t, err)
-		require.Equal(t, admin.DeadLetters, d.Problems[0].Kind)
-		require.Equal(t, admin.Loses, d.Problems[0].Harm)
-		lines := admin.FoldProblems(d.Problems)
-		require.Equal(t, admin.DeadLetters, lines[0].Kind)
-		require.Equal(t, 1, lines[0].Count)
-		require.Empty(t, lines[0].Unfold)
-		var folded admin.Folded
-		for _, line := range lines {
-			if line.Kind == admin.Unscheduled {
-				require.Zero(t, folded.Count, "one line")
-				folded = line
-			}
+	t.Parallel()
+	s := setupOn(t, redistest.Server{Client: redistest.Start(t).Client(t), Prefix: "own"})
+	_, err := s.Client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i := range 200 {
+			name := fmt.Sprintf("a%03d", i)
+			k := queue.NewKeys(s.Prefix, name)
+			p.SAdd(ctx, queue.Registry(s.Prefix), name)
+			p.HSet(ctx, k.Meta(), "layout", queue.Layout, "groups", "x")
+			p.HSet(ctx, k.Groups(), "g", "25 -1 -1")
+			p.ZAdd(ctx, k.Pending(), redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: "01M7Y3SQGNBVX5P66MY8JV56FH"})
 		}
-		require.Equal(t, 200, folded.Count)
-		require.Equal(t, 200, folded.Topics)
-		require.Equal(t, admin.Idle, folded.Harm)
-		require.Equal(t, `Nobody does the due-time work of 200 topics. The worst: Nobody does the due-time work of topic "a000": run a subscriber or a scheduler.`, folded.Text)
-		require.Equal(t, "doctor --kind=unscheduled", strings.Join(folded.Unfold, " "))
+		return nil
 	})
+	require.NoError(t, err)
+	s.bury(t, 3)
+	d, err := s.admin.Diagnose(ctx, admin.DiagnoseOptions{})
+	require.NoError(t, err)
+	require.Equal(t, admin.DeadLetters, d.Problems[0].Kind)
+	require.Equal(t, admin.Loses, d.Problems[0].Harm)
+	lines := admin.FoldProblems(d.Problems)
+	require.Equal(t, admin.DeadLetters, lines[0].Kind)
+	require.Equal(t, 1, lines[0].Count)
+	require.Empty(t, lines[0].Unfold)
+	var folded admin.Folded
+	for _, line := range lines {
+		if line.Kind == admin.Unscheduled {
+			require.Zero(t, folded.Count, "one line")
+			folded = line
+		}
+	}
+	require.Equal(t, 201, folded.Count)
+	require.Equal(t, 201, folded.Topics)
+	require.Equal(t, admin.Idle, folded.Harm)
+	require.Equal(t, `Nobody does the due-time work of 201 topics. The worst: Nobody does the due-time work of topic "a000": run a subscriber or a scheduler.`, folded.Text)
+	require.Equal(t, "doctor --kind=unscheduled", strings.Join(folded.Unfold, " "))
 }
 
 func TestWhatAnOperatorAcceptsIsIgnoredWithWhoAndWhy(t *testing.T) {
-	both(t, func(t *testing.T, s *setup) {
-		parts, err := partition.Topics("parcels", 3)
+	t.Parallel()
+	s := setupOn(t, redistest.Server{Client: redistest.Start(t).Client(t), Prefix: "own"})
+	parts, err := partition.Topics("parcels", 3)
+	require.NoError(t, err)
+	parted := parts[1]
+	for _, name := range []string{topic, parted, "other"} {
+		k := queue.NewKeys(s.Prefix, name)
+		require.NoError(t, s.Client.SAdd(ctx, queue.Registry(s.Prefix), name).Err())
+		require.NoError(t, s.Client.HSet(ctx, k.Meta(), "layout", queue.Layout, "groups", "x").Err())
+		require.NoError(t, s.Client.HSet(ctx, k.Groups(), "a", "25 -1 -1").Err())
+		require.NoError(t, s.Client.RPush(ctx, k.Ready("a"), "01M7Y3SQGNBVX5P66MY8JV56FH:1000").Err())
+	}
+	for _, wrong := range []admin.Ignored{
+		{Kind: "nonsense", By: "ann", Why: "x"}, {Kind: admin.UnreadGroup, Why: "x"}, {Kind: admin.UnreadGroup, By: "ann"},
+		{Kind: admin.UnreadGroup, Group: "a", By: "ann", Why: "x"}, {Kind: admin.UnreadGroup, Severity: "x", By: "ann", Why: "x"},
+	} {
+		require.ErrorIs(t, only(s.admin.Ignore(ctx, wrong)), admin.ErrInvalidArgument)
+	}
+	of := func(name string) *admin.Ignored {
+		t.Helper()
+		d, err := s.admin.Diagnose(ctx, admin.DiagnoseOptions{})
 		require.NoError(t, err)
-		parted := parts[1]
-		for _, name := range []string{topic, parted, "other"} {
-			k := queue.NewKeys(s.Prefix, name)
-			require.NoError(t, s.Client.SAdd(ctx, queue.Registry(s.Prefix), name).Err())
-			require.NoError(t, s.Client.HSet(ctx, k.Meta(), "layout", queue.Layout, "groups", "x").Err())
-			require.NoError(t, s.Client.HSet(ctx, k.Groups(), "a", "25 -1 -1").Err())
-			require.NoError(t, s.Client.RPush(ctx, k.Ready("a"), "01M7Y3SQGNBVX5P66MY8JV56FH:1000").Err())
-		}
-		for _, wrong := range []admin.Ignored{
-			{Kind: "nonsense", By: "ann", Why: "x"}, {Kind: admin.UnreadGroup, Why: "x"}, {Kind: admin.UnreadGroup, By: "ann"},
-			{Kind: admin.UnreadGroup, Group: "a", By: "ann", Why: "x"}, {Kind: admin.UnreadGroup, Severity: "x", By: "ann", Why: "x"},
-		} {
-			require.ErrorIs(t, only(s.admin.Ignore(ctx, wrong)), admin.ErrInvalidArgument)
-		}
-		of := func(name string) *admin.Ignored {
-			t.Helper()
-			d, err := s.admin.Diagnose(ctx, admin.DiagnoseOptions{})
-			require.NoError(t, err)
-			for i, p := range d.Problems {
-				if p.Kind == admin.UnreadGroup && p.Topic == name {
-					for _, after := range d.Problems[i:] {
-						require.True(t, p.Ignored == nil || after.Ignored != nil, "what is ignored comes last")
-					}
-					return p.Ignored
+		for i, p := range d.Problems {
+			if p.Kind == admin.UnreadGroup && p.Topic == name {
+				for _, after := range d.Problems[i:] {
+					require.True(t, p.Ignored == nil || after.Ignored != nil, "what is ignored comes last")
 				}
+				return p.Ignored
 			}
-			t.Fatal("the problem is not there")
-			return nil
 		}
-		require.Nil(t, of(topic))
-		did, err := s.admin.Ignore(ctx, admin.Ignored{Kind: "unread-group", Topic: "parcels", By: "ann@ops", Why: "it starts in May\nor June"})
-		require.NoError(t, err)
-		require.Equal(t, &did, of(parted), "all partitions")
-		require.Contains(t, did.String(), `ignored by "ann@ops" since 20`)
-		require.Nil(t, of(topic))
-		_, err = s.admin.Ignore(ctx, admin.Ignored{Kind: admin.UnreadGroup, Topic: topic, Group: "a", Severity: admin.Notice, By: "bob", Why: "as a notice"})
-		require.NoError(t, err)
-		require.Nil(t, of(topic), "it is worse than what is accepted")
-		_, err = s.admin.Ignore(ctx, admin.Ignored{Kind: admin.UnreadGroup, Topic: topic, Group: "a", Severity: admin.Warning, By: "bob", Why: "as a warning"})
-		require.NoError(t, err)
-		require.Equal(t, "bob", of(topic).By)
-		require.Nil(t, of("other"))
-		all, err := s.admin.IgnoredProblems(ctx)
-		require.NoError(t, err)
-		require.Len(t, all, 2)
-		text, err := json.Marshal(all[0])
-		require.NoError(t, err)
-		require.Contains(t, string(text), `"kind":"unread group","topic":"orders","group":"a","severity":"warning","by":"bob","why":"as a warning"`)
-		require.NoError(t, s.admin.Unignore(ctx, did))
-		require.Nil(t, of(parted))
-		require.ErrorIs(t, s.admin.Unignore(ctx, did), admin.ErrNotFound)
-		require.NoError(t, only(s.admin.DeleteTopic(ctx, topic, admin.DeleteOptions{})))
-		all, err = s.admin.IgnoredProblems(ctx)
-		require.NoError(t, err)
-		require.Empty(t, all, "they go with the topic")
-		for _, name := range []string{"parcels", "other"} {
-			require.NoError(t, only(s.admin.DeleteTopic(ctx, name, admin.DeleteOptions{})))
-		}
-	})
+		t.Fatal("the problem is not there")
+		return nil
+	}
+	require.Nil(t, of(topic))
+	did, err := s.admin.Ignore(ctx, admin.Ignored{Kind: "unread-group", Topic: "parcels", By: "ann@ops", Why: "it starts in May\nor June"})
+	require.NoError(t, err)
+	require.Equal(t, &did, of(parted), "all partitions")
+	require.Contains(t, did.String(), `ignored by "ann@ops" since 20`)
+	require.Nil(t, of(topic))
+	_, err = s.admin.Ignore(ctx, admin.Ignored{Kind: admin.UnreadGroup, Topic: topic, Group: "a", Severity: admin.Notice, By: "bob", Why: "as a notice"})
+	require.NoError(t, err)
+	require.Nil(t, of(topic), "it is worse than what is accepted")
+	_, err = s.admin.Ignore(ctx, admin.Ignored{Kind: admin.UnreadGroup, Topic: topic, Group: "a", Severity: admin.Warning, By: "bob", Why: "as a warning"})
+	require.NoError(t, err)
+	require.Equal(t, "bob", of(topic).By)
+	require.Nil(t, of("other"))
+	all, err := s.admin.IgnoredProblems(ctx)
+	require.NoError(t, err)
+	require.Len(t, all, 2)
+	text, err := json.Marshal(all[0])
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"kind":"unread group","topic":"orders","group":"a","severity":"warning","by":"bob","why":"as a warning"`)
+	require.NoError(t, s.admin.Unignore(ctx, did))
+	require.Nil(t, of(parted))
+	require.ErrorIs(t, s.admin.Unignore(ctx, did), admin.ErrNotFound)
+	require.NoError(t, only(s.admin.DeleteTopic(ctx, topic, admin.DeleteOptions{})))
+	all, err = s.admin.IgnoredProblems(ctx)
+	require.NoError(t, err)
+	require.Empty(t, all, "they go with the topic")
+	for _, name := range []string{"parcels", "other"} {
+		require.NoError(t, only(s.admin.DeleteTopic(ctx, name, admin.DeleteOptions{})))
+	}
 }
 
 // A group is late as long as its subscriptions settle messages, and hung when they do not.

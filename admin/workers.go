@@ -109,7 +109,7 @@ func (a *Admin) workers(ctx context.Context, topic string) ([]Worker, error) {
 		}
 		for i, g := range some {
 			found := workersOf(topic, g, now, fields[3*i], fields[3*i+1])
-			if seen := operate.LastSeen(fields[3*i+2]); len(found) == 1 && seen.After(found[0].Seen) {
+			if seen := operate.LastSeen(fields[3*i+2]); len(found) == 1 && found[0].Host != "" && seen.After(found[0].Seen) {
 				found[0].Seen = seen
 			}
 			if record, single := fields[len(keys)][g]; single {

@@ -72,6 +72,7 @@ func Ignore(ctx context.Context, client *servers.Client, prefix string, i Ignore
 	if err != nil {
 		return since, refusal.To("read the server's clock", "time", err)
 	}
+	since = since.Truncate(time.Millisecond)
 	n, err := servers.AskKey(ctx, client, key, func(ctx context.Context, c redis.UniversalClient) (int64, error) {
 		return c.HLen(ctx, key).Result()
 	})
