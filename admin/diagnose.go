@@ -131,8 +131,9 @@ const growing = time.Hour
 
 // Diagnose looks for everything that keeps messages from being delivered, or may lose them. The
 // problems come by what they do to messages now: dead and lost ones, then late ones, then none.
-// Notices come after that, and problems that are ignored come last. It only reads, and takes about a second for 10,000
-// topics, without Deep. What the Redis user may not look at is a problem of its own.
+// Notices come after that, and problems that are ignored come last. It only reads, and takes about
+// a second for 10,000 topics, without Deep. What the Redis user may not look at is a problem of its
+// own.
 //
 // Errors wrap ErrInvalidArgument or ErrInvalidTopic, or come from ctx, or from Redis if it does not
 // answer.

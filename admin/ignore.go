@@ -13,8 +13,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
-// Ignored says that an operator accepts problems, and why. Redis keeps it, so it holds for everybody
-// who looks with the same key prefix.
+// Ignored says that an operator accepts problems, and why. Redis keeps it, so it holds for
+// everybody who looks with the same key prefix.
 type Ignored struct {
 	// Kind is the kind of the problems. Topic and Group are those that they are about. "" means
 	// any, and problems of the server, which have none. A partitioned topic means all its
@@ -59,8 +59,9 @@ func (d Diagnosis) Worst(i Ignored) Severity {
 }
 
 // Ignore notes that problems are accepted. Diagnose then shows them last, with who and why. It
-// replaces what was noted for the same Kind, Topic and Group. Texts are cut at 1,024 bytes. Errors wrap ErrInvalidArgument without
-// By or Why, for an unknown Kind or Severity, for a Group without a Topic, or if 1,000 are ignored.
+// replaces what was noted for the same Kind, Topic and Group. Texts are cut at 1,024 bytes. Errors
+// wrap ErrInvalidArgument without By or Why, for an unknown Kind or Severity, for a Group without a
+// Topic, or if 1,000 are ignored.
 func (a *Admin) Ignore(ctx context.Context, i Ignored) (Ignored, error) {
 	kind, err := KindOf(string(i.Kind))
 	switch {
@@ -107,6 +108,7 @@ func (i Ignored) stored() queue.Ignored {
 }
 
 // IgnoredProblems returns what operators ignore, by kind, topic and group. It is at most 1,000.
+// Errors wrap ErrForbidden, or come from ctx or Redis.
 func (a *Admin) IgnoredProblems(ctx context.Context) ([]Ignored, error) {
 	stored, err := queue.IgnoredOf(ctx, a.client, a.config.KeyPrefix)
 	if err != nil {

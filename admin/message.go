@@ -240,8 +240,8 @@ type Filter struct {
 	UUID, DelayID string            // must equal those of the message; "" means any
 	IDs           map[string]bool   // if not nil, has true for the IDs of chosen messages; only read
 	Metadata      map[string]string // pairs that must be in the message's metadata
-	// Reason must be contained in Place.Reason, as it is or as DeadReason.Reason has it. A "…" at its
-	// ends stands for anything. "" means any.
+	// Reason must be contained in Place.Reason, as it is or as DeadReason.Reason has it. A "…" at
+	// its ends stands for anything. "" means any.
 	Reason string
 
 	// FoldedReason must equal the reason with "#" for each number and ID in it, as

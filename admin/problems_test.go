@@ -224,3 +224,69 @@ func TestReasonsSayOnceWhatAllShareAndCanBeUsedAsShown(t *testing.T) {
 		}
 	})
 }
+
+// With 200 topics, 10,000 dead letters and 200,000 waiting messages, no call takes Redis ten
+// milliseconds. It prints what the estimate of memory costs.
+func TestMemoryAndProblemsCostLittle(t *testing.T) {
+	t.Parallel()
+	s := setupOn(t, redistest.Server{Client: redistest.Start(t, "--slowlog-log-slower-than", "10000", "--maxmemory", "200mb", "--maxmemory-policy", "noeviction").Client(t), Prefix: "own"})
+	now := float64(time.Now().UnixMilli())
+	for i := range 200 {
+		name := fmt.Sprintf("topic %03d", i)
+		k := queue.NewKeys(s.Prefix, name)
+		_, err := s.Client.Pipelined(ctx, func(p redis.Pipeliner) error {
+			p.SAdd(ctx, queue.Registry(s.Prefix), name)
+			p.HSet(ctx, k.Meta(), "layout", queue.Layout, "groups", "x")
+			p.HSet(ctx, k.Groups(), "g", "25 -1 -1")
+			waiting, dead := 100, 0
+			if i == 7 {
+				waiting, dead = 180_000, 10_000
+			}
+			for n := range waiting + dead {
+				id := fmt.Sprintf("%026d", n)
+				p.HSet(ctx, k.Messages(), id, strings.Repeat("x", 200))
+				if n < waiting {
+					p.ZAdd(ctx, k.Pending(), redis.Z{Score: now + 3_600_000, Member: id})
+				} else {
+					p.ZAdd(ctx, k.Dead("g"), redis.Z{Score: now - float64(n), Member: id})
+					p.HSet(ctx, k.Deliveries("g"), id, fmt.Sprintf("1 - - deliver order %d: the partner answered %d", n, []int{500, 429}[n%2]))
+				}
+			}
+			return nil
+		})
+		require.NoError(t, err)
+	}
+	require.NoError(t, s.Client.ConfigSet(ctx, "maxmemory", "120mb").Err())
+	const rounds = 10
+	slow := map[string]int{} // rounds in which a call was slow, because others have the processor
+	for range rounds {
+		require.NoError(t, s.Client.Do(ctx, "slowlog", "reset").Err())
+		began := time.Now()
+		use, err := s.admin.Memory(ctx, admin.MemoryOptions{})
+		require.NoError(t, err)
+		took := time.Since(began)
+		require.Equal(t, "topic 007", use.Topics[0].Topic)
+		d, err := s.admin.Diagnose(ctx, admin.DiagnoseOptions{})
+		require.NoError(t, err)
+		require.Greater(t, len(d.Problems), 200)
+		reasons, err := s.admin.DeadReasons(ctx, "topic 007", admin.Bulk{Group: "g"})
+		require.NoError(t, err)
+		require.Len(t, reasons.Reasons, 2)
+		t.Logf("Memory took %v for %d topics, of which it showed %d", took, use.Looked, len(use.Topics))
+		log, err := s.Client.SlowLogGet(ctx, 100).Result()
+		require.NoError(t, err)
+		found := map[string]bool{}
+		for _, one := range log {
+			found[strings.Join(one.Args[:min(2, len(one.Args))], " ")] = true
+		}
+		for call := range found {
+			slow[call]++
+		}
+		if len(found) == 0 {
+			return
+		}
+	}
+	for call, n := range slow {
+		require.Less(t, n, rounds, call)
+	}
+}

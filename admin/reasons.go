@@ -87,7 +87,8 @@ func (d *DeadReasons) share() {
 	}
 }
 
-// containsReason tells whether a reason contains a text that is a part of it, or of its folded form.
+// containsReason tells whether a reason contains a text that is a part of it, or of its folded
+// form.
 func containsReason(reason, text string) bool {
 	text = strings.TrimSuffix(strings.TrimPrefix(text, "…"), "…")
 	if strings.Contains(reason, text) {
@@ -249,8 +250,8 @@ var (
 )
 
 // foldReason replaces UUIDs, hexadecimal numbers, random texts such as message IDs and trace IDs,
-// and numbers by "#", and control characters by a space. So reasons that differ only in these are one. Status codes stay, because
-// "answered 500" and "answered 429" are two reasons.
+// and numbers by "#", and control characters by a space. So reasons that differ only in these are
+// one. Status codes stay, because "answered 500" and "answered 429" are two reasons.
 func foldReason(reason string) string {
 	reason = strings.ToValidUTF8(reason, "�")
 	if strings.ContainsFunc(reason, unicode.IsControl) { // a reason is one line

@@ -84,8 +84,8 @@ type GroupStats struct {
 	Standby      int    `json:"standby,omitempty"`
 
 	// Subscribed is true if a subscription waits for messages of the group or holds one. LastSeen
-	// is when one last asked for messages, settled some, or kept those that it has; or else when the
-	// group was created.
+	// is when one last asked for messages, settled some, or kept those that it has; or else when
+	// the group was created.
 	Subscribed bool      `json:"subscribed"`
 	LastSeen   time.Time `json:"last_seen"`
 

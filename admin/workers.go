@@ -157,8 +157,8 @@ func (a *Admin) hear(ctx context.Context, t *queue.Topic, all []Worker) error {
 }
 
 // workersOf returns the subscriptions of a group, from what its hashes of workers and leases have.
-// One that has leases is there even if it has not shown itself lately. If its note is gone, only the
-// name is known.
+// One that has leases is there even if it has not shown itself lately. If its note is gone, only
+// the name is known.
 func workersOf(topic, group string, now time.Time, signs, leases map[string]string) []Worker {
 	found := map[string]*Worker{}
 	noted := func(subscription string) *Worker {

@@ -79,6 +79,9 @@ func (a *app) ignore(ctx context.Context, i admin.Ignored) error {
 	if err != nil {
 		return err
 	}
+	if _, err := operator.IgnoredProblems(ctx); err != nil {
+		return err // who may not see what is ignored does not add to it
+	}
 	options := admin.DiagnoseOptions{}
 	if i.Topic != "" {
 		options.Topics = []string{i.Topic}

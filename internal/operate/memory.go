@@ -28,9 +28,9 @@ type Memory struct {
 	Other   int            // of no message, such as delay IDs and workers
 }
 
-// BodiesOf returns about how many bytes the bodies of topics take, in pipelines. It returns an error
-// if the server does not answer, or does not say. The bodies of a node of a Cluster that does not
-// answer count as none.
+// BodiesOf returns about how many bytes the bodies of topics take, in pipelines. It returns an
+// error if the server does not answer, or does not say. The bodies of a node of a Cluster that does
+// not answer count as none.
 func BodiesOf(ctx context.Context, topics []*Topic) ([]int, error) {
 	sizes := make([]int, len(topics))
 	if len(topics) == 0 {
@@ -110,11 +110,15 @@ type held struct {
 // with the number of messages, but with the number of groups.
 func (t *Topic) Memory(ctx context.Context, counts Counts) (Memory, error) {
 	k := t.Keys()
-	var names []string
+	var names, records []string
+	shared := []string{k.Messages(), k.Options(), k.Refs()}
+	of := map[string]string{k.Pending(): Waiting} // the states of keys
 	places := []held{{Waiting, k.Pending(), false, counts.Number("waiting"), 0}}
 	retrying, dead := 0, 0
 	for _, g := range counts.Groups {
-		names = append(names, g.Name)
+		names, records = append(names, g.Name), append(records, k.Deliveries(g.Name))
+		of[k.Ready(g.Name)], of[k.Unack(g.Name)], of[k.Leases(g.Name)] = Ready, InHand, InHand
+		of[k.Retry(g.Name)], of[k.Dead(g.Name)] = Retrying, Dead
 		places = append(places, held{Ready, k.Ready(g.Name), true, g.Number("ready"), 0}, held{InHand, k.Unack(g.Name), false, g.Number("in_hand"), 0},
 			held{Retrying, k.Retry(g.Name), false, g.Number("retrying"), 0}, held{Dead, k.Dead(g.Name), false, g.Number("dead"), 0})
 		retrying, dead = retrying+g.Number("retrying"), dead+g.Number("dead")
@@ -128,27 +132,14 @@ func (t *Topic) Memory(ctx context.Context, counts Counts) (Memory, error) {
 			return m, err
 		}
 		for i, key := range keys {
-			_, name, _ := strings.Cut(key, "}:")
-			switch kind, _, _ := strings.Cut(name, ":"); kind {
-			case "messages", "options", "refs":
+			switch state := of[key]; {
+			case state != "":
+				m.ByState[state] += sizes[i]
+			case slices.Contains(shared, key):
 				bodies += sizes[i]
-			case "pending":
-				m.ByState[Waiting] += sizes[i]
-			case "ready":
-				m.ByState[Ready] += sizes[i]
-			case "unack", "leases":
-				m.ByState[InHand] += sizes[i]
-			case "retry":
-				m.ByState[Retrying] += sizes[i]
-			case "dead":
-				m.ByState[Dead] += sizes[i]
-			case "deliveries":
-				if all := retrying + dead; all > 0 {
-					m.ByState[Retrying] += sizes[i] * retrying / all
-					m.ByState[Dead] += sizes[i] * dead / all
-				} else {
-					m.Other += sizes[i]
-				}
+			case slices.Contains(records, key) && retrying+dead > 0:
+				m.ByState[Retrying] += sizes[i] * retrying / (retrying + dead)
+				m.ByState[Dead] += sizes[i] * dead / (retrying + dead)
 			default:
 				m.Other += sizes[i]
 			}
