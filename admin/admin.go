@@ -69,6 +69,7 @@ type Admin struct {
 	permits rights.Permits
 	names   partNames
 	seen    seen
+	largest largest
 }
 
 // New returns an Admin. It does not connect to Redis yet. Errors wrap ErrInvalidConfig.

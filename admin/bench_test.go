@@ -190,6 +190,21 @@ var operations = []struct {
 	{"Diagnose", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error { return only(s.admin.Diagnose(ctx, admin.DiagnoseOptions{Topics: []string{topic}})) }
 	}},
+	{"Memory", func(b *testing.B, s *setup) func(int) error {
+		return func(int) error { return only(s.admin.Memory(ctx, admin.MemoryOptions{Topics: []string{topic}})) }
+	}},
+	{"Ignore, IgnoredProblems, Unignore", func(b *testing.B, s *setup) func(int) error {
+		return func(int) error {
+			did, err := s.admin.Ignore(ctx, admin.Ignored{Kind: admin.UnreadGroup, Topic: topic, By: "ann", Why: "it is measured"})
+			if err == nil {
+				_, err = s.admin.IgnoredProblems(ctx)
+			}
+			if err == nil {
+				err = s.admin.Unignore(ctx, did)
+			}
+			return err
+		}
+	}},
 	{"Workers100", func(b *testing.B, s *setup) func(int) error {
 		for i := range 100 {
 			s.subscribe(b, strconv.Itoa(i))

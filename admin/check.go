@@ -183,6 +183,15 @@ type Mending struct {
 	Done []string `json:"done"`
 }
 
+// Said returns in a sentence what was done: "Made it due again, for it was in no state."
+func (m Mending) Said() string {
+	text := strings.Join(m.Done, ", and ")
+	if text == "" {
+		return "Left as it is: it is gone, ends by itself, or cannot be mended safely."
+	}
+	return strings.ToUpper(text[:1]) + text[1:] + "."
+}
+
 // Repair runs Check and mends the violations by four rules, which docs/control.md has. It loses no
 // message that has a body. A message in no state is delivered again to all groups, even if some had
 // it already. Repair is safe while the topic is in use, because each

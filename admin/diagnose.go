@@ -5,8 +5,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 )
 
 const (
@@ -29,6 +30,7 @@ const (
 	Behind         ProblemKind = "behind"          // a scheduler works, and is late
 	PausedNow      ProblemKind = "paused"          // a topic or group is paused
 	UnreadGroup    ProblemKind = "unread group"    // messages are ready, and nobody subscribes
+	Hung           ProblemKind = "hung"            // messages are in hand, and none is settled
 	Late           ProblemKind = "late"            // consumers do not keep up
 	LimitedNow     ProblemKind = "limited"         // messages wait because of their group's limit
 	DeadLetters    ProblemKind = "dead letters"    // dead letters grow
@@ -42,6 +44,7 @@ const (
 	Memory       ProblemKind = "memory"        // Redis is almost full
 	Eviction     ProblemKind = "eviction"      // Redis may evict keys
 	Persistence  ProblemKind = "persistence"   // Redis may lose writes
+	WriteFailed  ProblemKind = "failed write"  // Redis failed to write to its disk
 	Clock        ProblemKind = "clock"         // the clocks differ
 	Forbidden    ProblemKind = "forbidden"     // the user may not look
 	OtherLayout  ProblemKind = "layout"        // another version wrote the topic
@@ -50,14 +53,24 @@ const (
 )
 
 var problemKinds = []ProblemKind{
-	Replica, Unscheduled, SchedulerFault, Behind, StoppedSchedule, PausedNow, PausedSchedule, UnreadGroup, Late, LimitedNow, DeadLetters, Suspect,
-	MissedOccurrences, Memory, Eviction, Persistence, Clock, Forbidden, OtherLayout, Unreadable, MissingTopic,
+	Replica, Unscheduled, SchedulerFault, Behind, StoppedSchedule, PausedNow, PausedSchedule, UnreadGroup, Hung, Late, LimitedNow, DeadLetters, Suspect,
+	MissedOccurrences, WriteFailed, Memory, Eviction, Persistence, Clock, Forbidden, OtherLayout, Unreadable, MissingTopic,
+}
+
+// ProblemKinds returns all kinds of problems, also those that only Deep finds.
+func ProblemKinds() []ProblemKind {
+	all := slices.Clone(problemKinds)
+	for _, fault := range operate.Faults() {
+		all = append(all, ProblemKind(fault))
+	}
+	return all
 }
 
 // Problem is something that is wrong, and what to do.
 type Problem struct {
 	Severity Severity    `json:"severity"`
 	Kind     ProblemKind `json:"kind"`
+	Harm     Harm        `json:"harm"` // what it does to messages now
 
 	// Topic, Group and MessageID are what it is about; "" if it is not about a single one.
 	Topic     string `json:"topic,omitempty"`
@@ -76,14 +89,17 @@ type Problem struct {
 	Delete  []string `json:"delete,omitempty"`
 	Deletes string   `json:"deletes,omitempty"`
 
+	// Ignored says who accepts the problem, and why; nil if nobody does.
+	Ignored *Ignored `json:"ignored,omitempty"`
+
 	weight int // more is worse, of problems of one kind
 }
 
 // Diagnosis is the result of Diagnose.
 type Diagnosis struct {
-	Now      time.Time `json:"now"`    // by the server's clock
-	Topics   int       `json:"topics"` // how many were looked at
-	Problems []Problem `json:"problems"`
+	Now      time.Time `json:"now"`      // by the server's clock
+	Topics   int       `json:"topics"`   // how many were looked at
+	Problems []Problem `json:"problems"` // those that are ignored come last
 }
 
 // DiagnoseOptions says what Diagnose looks at.
@@ -114,8 +130,10 @@ type DiagnoseProgress struct {
 const growing = time.Hour
 
 // Diagnose looks for everything that keeps messages from being delivered, or may lose them. The
-// problems come in order, the worst first. It only reads, and takes about a second for 10,000
-// topics, without Deep. What the Redis user may not look at is a problem of its own.
+// problems come by what they do to messages now: dead and lost ones, then late ones, then none.
+// Notices come after that, and problems that are ignored come last. It only reads, and takes about
+// a second for 10,000 topics, without Deep. What the Redis user may not look at is a problem of its
+// own.
 //
 // Errors wrap ErrInvalidArgument or ErrInvalidTopic, or come from ctx, or from Redis if it does not
 // answer.
@@ -128,11 +146,7 @@ func (a *Admin) Diagnose(ctx context.Context, o DiagnoseOptions) (Diagnosis, err
 	if err := d.look(ctx); err != nil {
 		return Diagnosis{}, fmt.Errorf("diagnose: %w", err)
 	}
-	slices.SortStableFunc(d.Problems, func(a, b Problem) int {
-		return cmp.Or(cmp.Compare(rank(severities, a.Severity), rank(severities, b.Severity)),
-			cmp.Compare(rank(problemKinds, a.Kind), rank(problemKinds, b.Kind)), cmp.Compare(b.weight, a.weight),
-			strings.Compare(a.Topic, b.Topic), strings.Compare(a.Group, b.Group))
-	})
+	SortProblems(d.Problems)
 	return d.Diagnosis, nil
 }
 

@@ -50,8 +50,8 @@ func TestDiagnoseFindsSchedulesThatNobodyRuns(t *testing.T) {
 	s.record(t, "paused", before(5*time.Hour), before(time.Hour), none, none, hourly)
 	s.record(t, "of Mars", noon, none, none, none, `{"spec":"@hourly","zone":"Mars","misfire":"last"}`)
 	problems, kinds := s.diagnose(t, admin.DiagnoseOptions{})
-	require.Equal(t, []string{"critical stopped schedule orders/", "critical stopped schedule orders/", "notice stopped schedule orders/",
-		"notice paused schedule orders/", "notice missed occurrences orders/"}, kinds)
+	require.Equal(t, []string{"critical stopped schedule orders/", "critical stopped schedule orders/", "notice missed occurrences orders/",
+		"notice stopped schedule orders/", "notice paused schedule orders/"}, kinds)
 	var texts []string
 	for _, p := range problems {
 		texts = append(texts, p.Text, fmt.Sprint(p.Mend))
@@ -61,12 +61,12 @@ func TestDiagnoseFindsSchedulesThatNobodyRuns(t *testing.T) {
 		"[schedules show orders stopped]",
 		`Somebody asked for an occurrence of schedule "-asked" of topic "orders" 2m0s ago, and no program publishes it: run a program that has it.`,
 		"[schedules show orders -- -asked]",
+		`Occurrences of schedule "missed" of topic "orders" were missed, which was found 1h0m0s ago.`,
+		"[schedules show orders missed]",
 		`It cannot be told whether a program publishes schedule "of Mars" of topic "orders": unknown time zone Mars.`,
 		"[schedules show orders of Mars]",
 		`A pause of schedule "paused" of topic "orders" has lasted for 1h0m0s.`,
 		"[schedules resume orders paused]",
-		`Occurrences of schedule "missed" of topic "orders" were missed, which was found 1h0m0s ago.`,
-		"[schedules show orders missed]",
 	}, texts)
 
 	s.record(t, "paused for long", before(50*time.Hour), before(49*time.Hour), none, none, hourly)
@@ -77,7 +77,7 @@ func TestDiagnoseFindsSchedulesThatNobodyRuns(t *testing.T) {
 		`run a program that has it, or look at its log.`, problems[0].Text)
 	require.Equal(t, []string{"schedules", "ls", "orders"}, problems[0].Mend)
 	_, kinds = s.diagnose(t, admin.DiagnoseOptions{Late: 24 * time.Hour})
-	require.Equal(t, []string{"warning paused schedule orders/", "notice stopped schedule orders/", "notice missed occurrences orders/"}, kinds)
+	require.Equal(t, []string{"warning paused schedule orders/", "notice missed occurrences orders/", "notice stopped schedule orders/"}, kinds)
 }
 
 // A record from a time at which the server's clock was ahead is silent until then, unless a program

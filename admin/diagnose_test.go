@@ -65,9 +65,10 @@ func TestDiagnoseNamesEveryProblemWorstFirst(t *testing.T) {
 
 	problems, kinds := s.diagnose(t, admin.DiagnoseOptions{})
 	require.Equal(t, []string{
+		"warning dead letters orders/unread",
+		"critical hung orders/slow",
+		"warning paused orders/stopped", "warning unread group orders/unread", "warning suspect orders/unread",
 		"critical unscheduled alone/", "critical scheduler fault alone/",
-		"warning paused orders/stopped", "warning unread group orders/unread", "warning late orders/slow",
-		"warning dead letters orders/unread", "warning suspect orders/unread",
 		"notice paused alone/", "notice missing topic -gone/",
 	}, kinds)
 	var mend, texts, deletes []string
@@ -83,15 +84,17 @@ func TestDiagnoseNamesEveryProblemWorstFirst(t *testing.T) {
 		require.True(t, strings.HasSuffix(p.Text, "."), p.Text)
 	}
 	require.Equal(t, []string{
-		"schedule alone", "", "resume --group=stopped orders", "groups ls orders", "workers orders",
-		"dead reasons --group=unread orders", "msg kill --group=unread orders " + id, "resume alone", "",
+		"dead reasons --group=unread orders", "workers orders", "resume --group=stopped orders", "groups ls orders",
+		"msg kill --group=unread orders " + id, "schedule alone", "", "resume alone", "",
 	}, mend)
 	require.Equal(t, []string{"groups rm orders unread: the group with 3 messages", "topics rm -- -gone: the name in the list"}, deletes)
-	require.Contains(t, texts[1], "it broke")
+	require.Contains(t, texts[1], `Group "slow" of topic "orders" is hung: it has 1 message in hand, the first for 5m0s, and it has never settled any`)
+	require.Contains(t, texts[1], "; a message has been ready for 5m0s. Look at admin.test on ")
 	require.Contains(t, texts[2], `Topic "orders", group "stopped" is paused since `)
 	require.Contains(t, texts[2], `by "ann", because: "deploy".`)
 	require.Contains(t, texts[3], "and 2 messages are ready, the first for 5m")
-	require.Contains(t, texts[6], "has lost its lease 4 times in a row")
+	require.Contains(t, texts[4], "has lost its lease 4 times in a row")
+	require.Contains(t, texts[6], "it broke")
 
 	_, kinds = s.diagnose(t, admin.DiagnoseOptions{Topics: []string{"alone", "alone"}})
 	require.Len(t, kinds, 3)

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ type doctor struct {
 	gone    map[string]bool // addresses of schedulers that are not connected
 	refused map[string]int  // the number of topics, by what the user lacks for them
 	replica map[string]bool // servers that are replicas, by their Master
+	quiet   []quiet         // groups that may be hung
 }
 
 // found is a topic that can be read.
@@ -36,7 +38,7 @@ type found struct {
 }
 
 func (d *doctor) add(severity Severity, kind ProblemKind, p Problem) {
-	p.Severity, p.Kind = severity, kind
+	p.Severity, p.Kind, p.Harm = severity, kind, cmp.Or(p.Harm, harmOf(kind, severity))
 	d.Problems = append(d.Problems, p)
 }
 
@@ -80,6 +82,9 @@ func (d *doctor) look(ctx context.Context) error {
 			}
 		}
 	}
+	if err := d.hung(ctx); err != nil {
+		return err
+	}
 	if err := d.details(ctx, details); err != nil {
 		return err
 	}
@@ -87,9 +92,11 @@ func (d *doctor) look(ctx context.Context) error {
 		return err
 	}
 	if d.options.Deep {
-		return d.check(ctx, all)
+		if err := d.check(ctx, all); err != nil {
+			return err
+		}
 	}
-	return nil
+	return d.ignored(ctx)
 }
 
 // names returns the topics to look at, each once.
@@ -178,13 +185,15 @@ func (d *doctor) servers(ctx context.Context, all []found) error {
 			d.add(Critical, Unreadable, Problem{Text: fmt.Sprintf("Redis at %s does not answer: %v.", master, err)})
 		}
 		if err == nil {
-			d.server(ctx, master, s)
+			if err := d.server(ctx, master, s); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-func (d *doctor) server(ctx context.Context, master string, s servers.Server) {
+func (d *doctor) server(ctx context.Context, master string, s servers.Server) error {
 	where := "Redis"
 	if master != servers.OnlyServer {
 		where = "Redis at " + master
@@ -198,23 +207,31 @@ func (d *doctor) server(ctx context.Context, master string, s servers.Server) {
 	used, _ := strconv.ParseFloat(s.Info["used_memory"], 64)
 	most, _ := strconv.ParseFloat(s.Info["maxmemory"], 64)
 	if share := used / max(most, 1); most > 0 && share >= 0.8 {
-		severity := Warning
+		severity, harm := Warning, Idle
 		if share >= 0.95 {
 			severity = Critical
 		}
-		d.add(severity, Memory, Problem{weight: int(share * 100), Text: fmt.Sprintf(
-			"%s uses %.0f%% of its maxmemory, and refuses new messages at 100%%: raise maxmemory, or have messages consumed.", where, share*100)})
+		if share >= 1 {
+			harm = Delays
+		}
+		fills, err := d.fills(ctx, master)
+		if err := d.forbid(ctx, "how much memory topics take", err); err != nil && (ctx.Err() != nil || !d.admin.client.Cluster()) {
+			return err
+		}
+		d.add(severity, Memory, Problem{Harm: harm, weight: int(share * 100), Mend: tool("memory"), Text: fmt.Sprintf(
+			"%s uses %.0f%% of its maxmemory, and refuses new messages at 100%%: raise maxmemory, or have messages consumed.%s", where, share*100, fills)})
 	}
 	for _, f := range serverFindings(s) {
 		if s.Denied != nil && strings.Contains(f.Detail, "does not say") {
 			continue // that is said once
 		}
 		severity := f.Severity
-		if strings.Contains(f.Detail, "failed") {
+		if f.Kind == string(WriteFailed) {
 			severity = Critical
 		}
 		d.add(severity, ProblemKind(f.Kind), Problem{Text: fmt.Sprintf("Of %s, %s.", where, f.Detail)})
 	}
+	return nil
 }
 
 // connected finds out which schedulers are not connected. A scheduler of a node that does not
@@ -240,14 +257,14 @@ func (d *doctor) topic(f found) {
 	})
 	switch {
 	case !scheduled && !r.Idle:
-		d.add(Critical, Unscheduled, Problem{Topic: f.name, weight: seconds(r.Lag), Mend: tool("schedule", f.name), Text: fmt.Sprintf(
+		d.add(Critical, Unscheduled, Problem{Topic: f.name, Harm: overdue(r.Lag), weight: seconds(r.Lag), Mend: tool("schedule", f.name), Text: fmt.Sprintf(
 			"Nobody does the due-time work of topic %q%s: run a subscriber or a scheduler.", f.name, behind(r.Lag))})
 	case r.Lag > d.options.Late:
 		d.add(Critical, Behind, Problem{Topic: f.name, weight: seconds(r.Lag), Text: fmt.Sprintf(
 			"The scheduler of topic %q is %s behind: look at its log, and at the load of its machine and of Redis.", f.name, round(r.Lag))})
 	}
 	if r.Fault != "" {
-		d.add(Critical, SchedulerFault, Problem{Topic: f.name, Text: fmt.Sprintf(
+		d.add(Critical, SchedulerFault, Problem{Topic: f.name, Harm: overdue(r.Lag), Text: fmt.Sprintf(
 			"A scheduler of topic %q failed %s ago: %s", f.name, round(s.Now.Sub(r.FaultAt)), sentence(r.Fault))})
 	}
 	for _, p := range r.Pauses {
@@ -264,7 +281,7 @@ func (d *doctor) topic(f found) {
 		} else {
 			text = strings.Replace(text, "group", fmt.Sprintf("topic %q, group", f.name), 1)
 		}
-		d.add(severity, PausedNow, Problem{Topic: f.name, Group: p.Group, Text: strings.ToUpper(text[:1]) + text[1:] + ".",
+		d.add(severity, PausedNow, Problem{Topic: f.name, Group: p.Group, Harm: overdue(delayed(s, p.Group)), Text: strings.ToUpper(text[:1]) + text[1:] + ".",
 			weight: seconds(s.Now.Sub(p.Since)), Mend: tool(append(mend, f.name)...)})
 	}
 	if len(s.Groups) == 0 && r.ReadyFor > d.options.Late {
@@ -275,6 +292,17 @@ func (d *doctor) topic(f found) {
 	}
 }
 
+// delayed returns for how long the first ready message of a group has been due, or of all groups
+// if group is "".
+func delayed(s Stats, group string) (longest time.Duration) {
+	for _, g := range s.Groups {
+		if (group == "" || g.Group == group) && !g.OldestDue.IsZero() {
+			longest = max(longest, s.Now.Sub(g.OldestDue))
+		}
+	}
+	return longest
+}
+
 func (d *doctor) group(f found, g GroupStats) {
 	s := f.stats
 	waits := s.Now.Sub(g.OldestDue)
@@ -282,6 +310,7 @@ func (d *doctor) group(f found, g GroupStats) {
 		return
 	}
 	if g.Ready == 0 || waits <= d.options.Late || s.Stream || s.Pause != nil || g.Pause != nil {
+		d.isQuiet(f, g, nil)
 		return
 	}
 	if !g.Subscribed && s.Now.Sub(g.LastSeen) > d.options.Late {
@@ -291,8 +320,11 @@ func (d *doctor) group(f found, g GroupStats) {
 				g.Group, f.name, waiting(g.Ready, waits))})
 		return
 	}
-	d.add(Warning, Late, Problem{Topic: f.name, Group: g.Group, weight: seconds(waits), Mend: tool("workers", f.name),
-		Text: fmt.Sprintf("The subscribers of group %q of topic %q do not keep up, and %s.", g.Group, f.name, waiting(g.Ready, waits))})
+	late := Problem{Severity: Warning, Kind: Late, Topic: f.name, Group: g.Group, weight: seconds(waits), Mend: tool("workers", f.name),
+		Text: fmt.Sprintf("The subscribers of group %q of topic %q do not keep up, and %s.", g.Group, f.name, waiting(g.Ready, waits))}
+	if !d.isQuiet(f, g, &late) {
+		d.add(late.Severity, late.Kind, late)
+	}
 }
 
 // limited adds a notice if messages wait because of the group's limit, with the least time in which
@@ -305,7 +337,7 @@ func (d *doctor) limited(f found, g GroupStats) bool {
 	if g.Limit.Rate > 0 {
 		least = "they take at least " + leastTime(g.Ready, float64(g.Limit.Rate)).String()
 	}
-	d.add(Notice, LimitedNow, Problem{Topic: f.name, Group: g.Group, weight: g.Ready, Mend: tool("groups", "limit", f.name, g.Group),
+	d.add(Notice, LimitedNow, Problem{Topic: f.name, Group: g.Group, Harm: overdue(f.stats.Now.Sub(g.OldestDue)), weight: g.Ready, Mend: tool("groups", "limit", f.name, g.Group),
 		Text: fmt.Sprintf("Group %q of topic %q waits for its limit, %s: %s, and %s.",
 			g.Group, f.name, g.Limit, waiting(g.Ready, f.stats.Now.Sub(g.OldestDue)), least)})
 	return true

@@ -809,6 +809,70 @@ func ExampleAdmin_Diagnose() {
 	// Output: warning paused orders [resume orders]
 }
 
+func ExampleAdmin_Ignore() {
+	s := start()
+	defer s.stop()
+	s.register("orders", "billing")
+	_, err := s.admin.Pause(ctx, "orders", admin.PauseOptions{By: "ann", Why: "deploy"})
+	check(err)
+
+	_, err = s.admin.Ignore(ctx, admin.Ignored{Kind: admin.PausedNow, Topic: "orders", By: "ann", Why: "it is tested"})
+	check(err)
+	d, err := s.admin.Diagnose(ctx, admin.DiagnoseOptions{})
+	check(err)
+	for _, p := range d.Problems {
+		if p.Ignored != nil {
+			fmt.Println(p.Kind, p.Topic, "is ignored by", p.Ignored.By, "because", p.Ignored.Why)
+		}
+	}
+
+	// Output: paused orders is ignored by ann because it is tested
+}
+
+func ExampleAdmin_Unignore() {
+	s := start()
+	defer s.stop()
+	_, err := s.admin.Ignore(ctx, admin.Ignored{Kind: admin.Persistence, By: "ann", Why: "it is a cache"})
+	check(err)
+
+	check(s.admin.Unignore(ctx, admin.Ignored{Kind: admin.Persistence}))
+	all, err := s.admin.IgnoredProblems(ctx)
+	check(err)
+	fmt.Println(len(all))
+
+	// Output: 0
+}
+
+func ExampleAdmin_IgnoredProblems() {
+	s := start()
+	defer s.stop()
+	_, err := s.admin.Ignore(ctx, admin.Ignored{Kind: admin.Persistence, By: "ann", Why: "it is a cache"})
+	check(err)
+
+	all, err := s.admin.IgnoredProblems(ctx)
+	check(err)
+	for _, i := range all {
+		fmt.Println(i.Kind, i.By, i.Why)
+	}
+
+	// Output: persistence ann it is a cache
+}
+
+func ExampleAdmin_Memory() {
+	s := start()
+	defer s.stop()
+	s.publish("orders", "order 123", time.Hour)
+
+	use, err := s.admin.Memory(ctx, admin.MemoryOptions{})
+	check(err)
+	for _, m := range use.Topics {
+		state, _ := m.Most()
+		fmt.Println(m.Topic, state, m.Bytes > 0)
+	}
+
+	// Output: orders waiting true
+}
+
 func ExampleAdmin_Check() {
 	s := start()
 	defer s.stop()

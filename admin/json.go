@@ -193,3 +193,27 @@ func (t SearchedTopic) MarshalJSON() ([]byte, error) { return object(t) }
 
 // UnmarshalJSON reads them. The error names the fields that cannot be read.
 func (t *SearchedTopic) UnmarshalJSON(text []byte) error { return read(text, t) }
+
+// MarshalJSON writes the fields as docs/control.md says.
+func (m TopicMemory) MarshalJSON() ([]byte, error) { return object(m) }
+
+// UnmarshalJSON reads them. The error names the fields that cannot be read.
+func (m *TopicMemory) UnmarshalJSON(text []byte) error { return read(text, m) }
+
+// MarshalJSON writes the fields as docs/control.md says.
+func (u MemoryUse) MarshalJSON() ([]byte, error) { return object(u) }
+
+// UnmarshalJSON reads them. The error names the fields that cannot be read.
+func (u *MemoryUse) UnmarshalJSON(text []byte) error { return read(text, u) }
+
+// MarshalJSON writes the fields as docs/control.md says.
+func (f Folded) MarshalJSON() ([]byte, error) { return object(f) }
+
+// UnmarshalJSON reads them. The error names the fields that cannot be read.
+func (f *Folded) UnmarshalJSON(text []byte) error { return read(text, f) }
+
+// MarshalJSON writes the fields as docs/control.md says.
+func (i Ignored) MarshalJSON() ([]byte, error) { return object(i) }
+
+// UnmarshalJSON reads them. The error names the fields that cannot be read.
+func (i *Ignored) UnmarshalJSON(text []byte) error { return read(text, i) }

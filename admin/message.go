@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -91,6 +92,10 @@ type Place struct {
 	// is not in JSON.
 	Subscription string `json:"-"`
 
+	// Worker is the process that has the message (InHand), in words, as Worker.Process returns it.
+	// It is "" if that is not known any more.
+	Worker string `json:"worker,omitempty"`
+
 	// Deliveries is the number of failed deliveries that count. Redelivered is true if the message
 	// was, or may have been, delivered before.
 	Deliveries  int  `json:"deliveries"`
@@ -110,6 +115,7 @@ type Place struct {
 // ID is taken for its window, and its message is gone, ErrNoMessage if there is none, or
 // ErrInvalidArgument for a Ref that names none.
 func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err error) {
+	var named *operate.Topic // has the message
 	show := func(t *operate.Topic, found operate.Found) {
 		if m.ID > found.ID {
 			return // another partition has it, too
@@ -118,6 +124,7 @@ func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err 
 		for _, p := range found.Places {
 			m.Places = append(m.Places, readPlace(p))
 		}
+		named = t
 	}
 	err = a.about(ctx, topic, ref, "get", rights.Finding, func(t *operate.Topic) error {
 		found, err := t.Find(ctx, ref.ref)
@@ -132,7 +139,43 @@ func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err 
 		}
 		return err
 	})
+	if err == nil && named != nil {
+		some := []Message{m}
+		err = nameWorkers(ctx, named, some)
+		m = some[0]
+	}
 	return m, err
+}
+
+// nameWorkers notes the processes that have messages of a plain topic in hand.
+func nameWorkers(ctx context.Context, t *operate.Topic, messages []Message) error {
+	of := map[string][]*Place{} // by group
+	for i := range messages {
+		for n := range messages[i].Places {
+			if p := &messages[i].Places[n]; p.State == InHand && p.Subscription != "" {
+				of[p.Group] = append(of[p.Group], p)
+			}
+		}
+	}
+	for group, places := range of {
+		for some := range slices.Chunk(places, 500) {
+			names := make([]string, len(some))
+			for i, p := range some {
+				names[i] = p.Subscription
+			}
+			signs, err := t.Fields(ctx, t.Keys().Workers(group), names)
+			if err != nil {
+				return err
+			}
+			for i, p := range some {
+				if signs[i] != "" {
+					w := queue.ReadWorker(p.Subscription, signs[i])
+					p.Worker = Worker{Host: w.Host, PID: w.PID, Program: w.Program, GoneSince: w.Gone}.Process()
+				}
+			}
+		}
+	}
+	return nil
 }
 
 func readPlace(p operate.Place) Place {
@@ -200,7 +243,9 @@ type Filter struct {
 	Metadata      map[string]string // pairs that must be in the message's metadata
 	Key           string            // must equal the partition key, partition.KeyMetadata; "" means any
 	Text          string            // must be contained in the payload, byte by byte
-	Reason        string            // must be contained in Place.Reason
+	// Reason must be contained in Place.Reason, as it is or as DeadReason.Reason has it. A "…" at
+	// its ends stands for anything. "" means any.
+	Reason string
 
 	// Any is a text that somebody has of a message. It must be contained in the ID, UUID, delay ID,
 	// payload or a value of the metadata, or be a pair of the metadata, such as "kind=gift".
@@ -226,7 +271,7 @@ func (f Filter) Matches(m Message) bool {
 		m.Places = []Place{{}}
 	}
 	at := m.Places[0].At
-	return (f.IDs == nil || f.IDs[m.ID]) && (f.UUID == "" || f.UUID == m.UUID) && (f.DelayID == "" || f.DelayID == m.DelayID) && strings.Contains(m.Places[0].Reason, f.Reason) &&
+	return (f.IDs == nil || f.IDs[m.ID]) && (f.UUID == "" || f.UUID == m.UUID) && (f.DelayID == "" || f.DelayID == m.DelayID) && containsReason(m.Places[0].Reason, f.Reason) &&
 		(f.FoldedReason == "" || f.FoldedReason == foldReason(m.Places[0].Reason)) &&
 		(f.From.IsZero() || !at.Before(f.From)) &&
 		(f.Until.IsZero() || at.Before(f.Until)) &&
@@ -346,7 +391,7 @@ func (a *Admin) page(ctx context.Context, topic, plain string, q Query) (Page, e
 			page.Messages = append(page.Messages, m)
 		}
 	}
-	return page, nil
+	return page, nameWorkers(ctx, t, page.Messages)
 }
 
 // pageBytes is the approximate maximum size of the messages in a page.

@@ -232,6 +232,9 @@ func (g *GroupStats) add(p GroupStats) {
 	}
 	addUp(&g.Standby, p.Standby)
 	g.LastSeen, g.RemovedAt = earliest(g.LastSeen, p.LastSeen), earliest(g.RemovedAt, p.RemovedAt)
+	if p.LastSettled.After(g.LastSettled) {
+		g.LastSettled = p.LastSettled
+	}
 	g.Pause = earlier(g.Pause, p.Pause)
 	g.Limit.add(p.Limit)
 	g.LimitedSince = earliest(g.LimitedSince, p.LimitedSince)

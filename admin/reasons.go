@@ -21,6 +21,81 @@ type DeadReasons struct {
 	Reasons []DeadReason `json:"reasons"` // the most frequent first
 	Other   int          `json:"other"`   // dead letters of further reasons, after 1,000
 	Looked  int          `json:"looked"`  // dead letters that were examined
+
+	// Begin and End are what all reasons begin and end with, if there are several. They may be said
+	// once: see Short.
+	Begin string `json:"begin,omitempty"`
+	End   string `json:"end,omitempty"`
+}
+
+// Short returns a reason with "…" for what all of them begin and end with. Filter.Reason takes it.
+func (d DeadReasons) Short(r DeadReason) string {
+	text, begin, end := r.Reason, "", ""
+	if d.Begin != "" {
+		text, begin = strings.TrimPrefix(text, d.Begin), "…"
+	}
+	if d.End != "" {
+		text, end = strings.TrimSuffix(text, d.End), "…"
+	}
+	return begin + text + end
+}
+
+// Shared says what all reasons begin and end with, "" if that is nothing.
+func (d DeadReasons) Shared() string {
+	switch {
+	case d.Begin != "" && d.End != "":
+		return fmt.Sprintf("All begin with %q, and end with %q.", d.Begin, d.End)
+	case d.Begin != "":
+		return fmt.Sprintf("All begin with %q.", d.Begin)
+	case d.End != "":
+		return fmt.Sprintf("All end with %q.", d.End)
+	}
+	return ""
+}
+
+// sharedLeast is how long a text has to be to be said once, in bytes.
+const sharedLeast = 12
+
+// share finds what all reasons begin and end with, in whole words.
+func (d *DeadReasons) share() {
+	d.Begin, d.End = "", ""
+	if len(d.Reasons) < 2 {
+		return
+	}
+	begin, end := d.Reasons[0].Reason, d.Reasons[0].Reason
+	shortest := len(begin)
+	for _, r := range d.Reasons[1:] {
+		shortest = min(shortest, len(r.Reason))
+		for !strings.HasPrefix(r.Reason, begin) {
+			begin = begin[:len(begin)-1]
+		}
+		for !strings.HasSuffix(r.Reason, end) {
+			end = end[1:]
+		}
+	}
+	begin = begin[:strings.LastIndexByte(begin, ' ')+1]
+	if at := strings.IndexByte(end, ' '); at >= 0 {
+		end = end[at:]
+	} else {
+		end = ""
+	}
+	if len(begin) >= sharedLeast && len(begin) < shortest {
+		d.Begin = begin
+	}
+	if len(end) >= sharedLeast && len(d.Begin)+len(end) < shortest {
+		d.End = end
+	}
+}
+
+// containsReason tells whether a reason contains a text that is a part of it, or of its folded
+// form.
+func containsReason(reason, text string) bool {
+	text = strings.TrimSuffix(strings.TrimPrefix(text, "…"), "…")
+	if strings.Contains(reason, text) {
+		return true
+	}
+	folds := strings.ContainsAny(text, "#\ufffd") || strings.ContainsFunc(reason, unicode.IsControl)
+	return folds && strings.Contains(foldReason(reason), text)
 }
 
 // DeadReason is a reason, and the dead letters that have it.
@@ -90,11 +165,12 @@ func (d *DeadReasons) add(part DeadReasons) {
 	}
 }
 
-// sort puts the most frequent first.
+// sort puts the most frequent first, and finds what all share.
 func (d *DeadReasons) sort() {
 	slices.SortStableFunc(d.Reasons, func(a, b DeadReason) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Reason, b.Reason))
 	})
+	d.share()
 }
 
 // reasonsOf is DeadReasons for a plain topic of a topic.
@@ -174,10 +250,13 @@ var (
 )
 
 // foldReason replaces UUIDs, hexadecimal numbers, random texts such as message IDs and trace IDs,
-// and numbers by "#". So reasons that differ only in these are one. Status codes stay, because
-// "answered 500" and "answered 429" are two reasons.
+// and numbers by "#", and control characters by a space. So reasons that differ only in these are
+// one. Status codes stay, because "answered 500" and "answered 429" are two reasons.
 func foldReason(reason string) string {
 	reason = strings.ToValidUTF8(reason, "�")
+	if strings.ContainsFunc(reason, unicode.IsControl) { // a reason is one line
+		reason = strings.Join(strings.FieldsFunc(reason, unicode.IsControl), " ")
+	}
 	reason = namedID.ReplaceAllStringFunc(reason, func(text string) string {
 		part := namedID.FindStringSubmatch(text)
 		if part[2] == " " && !strings.ContainsAny(part[3], "0123456789") {

@@ -34,10 +34,10 @@ func serverFindings(s servers.Server) []Finding {
 	case aof != "1":
 		warn("persistence", "there is no append-only file: a restart loses all writes since the last snapshot, or everything without one")
 	case s.Info["aof_last_write_status"] != "" && s.Info["aof_last_write_status"] != "ok":
-		warn("persistence", "the last write of the append-only file failed: %s", s.Info["aof_last_write_status"])
+		warn(string(WriteFailed), "the last write of the append-only file failed: %s", s.Info["aof_last_write_status"])
 	}
 	if status := s.Info["rdb_last_bgsave_status"]; status != "" && status != "ok" {
-		warn("persistence", "the last snapshot failed: %s", status)
+		warn(string(WriteFailed), "the last snapshot failed: %s", status)
 	}
 	if off := s.Clock.Abs(); off > maxClockDifference {
 		where := "ahead of"

@@ -84,9 +84,15 @@ type GroupStats struct {
 	Standby      int    `json:"standby,omitempty"`
 
 	// Subscribed is true if a subscription waits for messages of the group or holds one. LastSeen
-	// is when one last claimed or settled messages, or else when the group was created.
+	// is when one last asked for messages, settled some, or kept those that it has; or else when
+	// the group was created.
 	Subscribed bool      `json:"subscribed"`
 	LastSeen   time.Time `json:"last_seen"`
+
+	// LastSettled is when a subscription last acked or nacked messages; zero means never.
+	// It knows of acks by its next claim: at once if messages are ready, else up to 66 seconds
+	// later.
+	LastSettled time.Time `json:"last_settled"`
 
 	// Pause is the group's own pause, nil if there is none.
 	Pause *Pause `json:"pause,omitempty"`
@@ -332,6 +338,9 @@ func (a *Admin) DeleteTopic(ctx context.Context, topic string, o DeleteOptions) 
 	}, (*Removal).add)
 	if err == nil && partitioned && !o.DryRun {
 		err = queue.SetPartitioning(ctx, a.client, a.config.KeyPrefix, topic, queue.Partitioning{})
+	}
+	if err == nil && !o.DryRun {
+		err = a.forgetIgnored(ctx, topic)
 	}
 	return removal, err
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
@@ -20,8 +21,8 @@ type Worker struct {
 	Group string `json:"group"`
 
 	// Host, PID and Program are the process. Version is the version of its main module, as
-	// debug.ReadBuildInfo tells it. All are zero for a subscription that holds messages and has not
-	// shown itself lately, because its process has ended, for example.
+	// debug.ReadBuildInfo tells it. All are zero for a subscription that holds messages and is not
+	// known otherwise, because its process has ended long ago, for example.
 	Host    string `json:"host,omitempty"`
 	PID     int    `json:"pid,omitempty"`
 	Program string `json:"program,omitempty"`
@@ -32,14 +33,17 @@ type Worker struct {
 	Subscription string `json:"subscription"`
 	Address      string `json:"address,omitempty"`
 
-	// Since is when it subscribed. Seen is when it last showed itself, at most every 30 seconds.
+	// Since is when it subscribed. Seen is when it last showed itself, at most every 30 seconds, or
+	// claimed a message that it has in hand. If it is the only one of its group, that is
+	// GroupStats.LastSeen.
 	Since time.Time `json:"since"`
 	Seen  time.Time `json:"seen"`
 
 	// Heard tells that the Redis server hears its process now, and did so when it was last seen. It
 	// is false too if the server's user may not ask. Then nobody knows when the process is gone.
-	// GoneSince is since when it was found gone, so that what it had in hand is delivered again.
-	// Zero means that it was not.
+	// GoneSince is since when it is gone, so that what it had in hand is delivered again. That is
+	// when it was found gone, or when it was last seen if nobody has looked since. Zero means that
+	// it is not gone.
 	Heard     bool      `json:"heard"`
 	GoneSince time.Time `json:"gone_since"`
 
@@ -55,9 +59,23 @@ type Worker struct {
 	StandsBy bool `json:"stands_by,omitempty"`
 }
 
+// Process returns the process in words, such as "billing on web-1, process 4711".
+func (w Worker) Process() string {
+	if w.Host == "" {
+		return "a process that is unknown, because it may have ended"
+	}
+	text := fmt.Sprintf("%s on %s, process %d", cmp.Or(w.Program, "a program"), w.Host, w.PID)
+	if !w.GoneSince.IsZero() {
+		text += ", gone since " + w.GoneSince.UTC().Format(time.RFC3339)
+	}
+	return text
+}
+
 // Workers returns who subscribes to a topic, by group, host and PID, for each partition. It leaves
-// out a subscription that is closed. If its process ended without that, it is left out when its
-// leases are over, and 90 seconds after it was last seen, or later if its LeaseDuration is longer.
+// out a subscription that is closed. If its process ended without that, it is left out once it has
+// nothing in hand. If the server cannot tell that a process is gone, its subscription is left out
+// when its leases are over, and 90 seconds after it was last seen, or later if its LeaseDuration is
+// longer.
 // A topic with a Redis Stream has none.
 func (a *Admin) Workers(ctx context.Context, topic string) ([]Worker, error) {
 	return over(ctx, a, topic, func(plain string) ([]Worker, error) { return a.workers(ctx, plain) }, appendTo)
@@ -83,14 +101,17 @@ func (a *Admin) workers(ctx context.Context, topic string) ([]Worker, error) {
 	for some := range slices.Chunk(groups.Names, workersTogether) {
 		var keys []string
 		for _, g := range some {
-			keys = append(keys, t.Keys().Workers(g), t.Keys().Leases(g))
+			keys = append(keys, t.Keys().Workers(g), t.Keys().Leases(g), t.Keys().Stats(g))
 		}
 		fields, err := t.Hashes(ctx, append(keys, t.Keys().Active()))
 		if err != nil {
 			return nil, fmt.Errorf("workers of topic %q: %w", topic, err)
 		}
 		for i, g := range some {
-			found := workersOf(topic, g, now, fields[2*i], fields[2*i+1])
+			found := workersOf(topic, g, now, fields[3*i], fields[3*i+1])
+			if seen := operate.LastSeen(fields[3*i+2]); len(found) == 1 && found[0].Host != "" && seen.After(found[0].Seen) {
+				found[0].Seen = seen
+			}
 			if record, single := fields[len(keys)][g]; single {
 				for i := range found {
 					found[i].Active = found[i].Subscription == queue.ReadActive(record).Subscription
@@ -103,6 +124,7 @@ func (a *Admin) workers(ctx context.Context, topic string) ([]Worker, error) {
 	if err := a.hear(ctx, t.Topic, all); err != nil {
 		return nil, fmt.Errorf("workers of topic %q: %w", topic, err)
 	}
+	all = slices.DeleteFunc(all, func(w Worker) bool { return !w.GoneSince.IsZero() && w.InHand == 0 })
 	slices.SortFunc(all, func(a, b Worker) int {
 		return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID),
 			strings.Compare(a.Subscription, b.Subscription))
@@ -110,7 +132,8 @@ func (a *Admin) workers(ctx context.Context, topic string) ([]Worker, error) {
 	return all, nil
 }
 
-// hear clears Heard of workers whose processes the server does not hear now.
+// hear clears Heard of workers whose processes the server does not hear now, and notes since when
+// they are gone.
 func (a *Admin) hear(ctx context.Context, t *queue.Topic, all []Worker) error {
 	var addresses []string
 	for _, w := range all {
@@ -124,30 +147,42 @@ func (a *Admin) hear(ctx context.Context, t *queue.Topic, all []Worker) error {
 		return err
 	}
 	for i := range all {
-		all[i].Heard = all[i].Heard && !mute && !gone[all[i].Address]
+		w := &all[i]
+		if w.Heard && !mute && gone[w.Address] && w.GoneSince.IsZero() {
+			w.GoneSince = w.Seen
+		}
+		w.Heard = w.Heard && !mute && !gone[w.Address]
 	}
 	return nil
 }
 
 // workersOf returns the subscriptions of a group, from what its hashes of workers and leases have.
-// Of one that has leases but has not shown itself lately, only the name is known.
+// One that has leases is there even if it has not shown itself lately. If its note is gone, only
+// the name is known.
 func workersOf(topic, group string, now time.Time, signs, leases map[string]string) []Worker {
 	found := map[string]*Worker{}
+	noted := func(subscription string) *Worker {
+		w := queue.ReadWorker(subscription, signs[subscription])
+		return &Worker{Topic: topic, Group: group, Host: w.Host, PID: w.PID, Program: w.Program, Version: w.Version,
+			Subscription: subscription, Address: w.Address, Since: w.Since, Seen: w.Seen, Heard: w.Heard, GoneSince: w.Gone}
+	}
 	for subscription, text := range signs {
-		if w := queue.ReadWorker(subscription, text); !w.Until.Before(now) {
-			found[subscription] = &Worker{Topic: topic, Group: group, Host: w.Host, PID: w.PID, Program: w.Program, Version: w.Version,
-				Subscription: subscription, Address: w.Address, Since: w.Since, Seen: w.Seen, Heard: w.Heard, GoneSince: w.Gone}
+		if !queue.ReadWorker(subscription, text).Until.Before(now) {
+			found[subscription] = noted(subscription)
 		}
 	}
 	for _, token := range leases {
 		subscription := queue.SubscriptionOf(token)
 		w := found[subscription]
 		if w == nil {
-			w = &Worker{Topic: topic, Group: group, Subscription: subscription}
+			w = noted(subscription)
 			found[subscription] = w
 		}
 		w.InHand++
-		w.Oldest = earliest(w.Oldest, queue.LeasedAt(token))
+		leased := queue.LeasedAt(token)
+		if w.Oldest = earliest(w.Oldest, leased); leased.After(w.Seen) && w.Host != "" {
+			w.Seen = leased
+		}
 	}
 	all := make([]Worker, 0, len(found))
 	for _, w := range found {

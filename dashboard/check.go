@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
@@ -94,7 +93,11 @@ func (f *findings) add(one admin.Finding, done []string) {
 		k.Mended++
 	}
 	if len(k.Some) < shownFindings {
-		k.Some = append(k.Some, findingRow{one, strings.Join(done, ", and ")})
+		row := findingRow{Finding: one}
+		if len(done) > 0 {
+			row.Done = admin.Mending{Finding: one, Done: done}.Said()
+		}
+		k.Some = append(k.Some, row)
 	}
 }
 
@@ -108,20 +111,21 @@ func (f *findings) sorted() *findings {
 
 // findingWords say what each kind of finding means, and what Repair does about it.
 var findingWords = map[string][2]string{
-	"key":         {"A key of the topic has a wrong type, or would expire.", "A key that would expire is kept. A wrong type is for you to decide."},
-	"registry":    {"The list of all topics lacks this topic.", "The topic is entered again."},
-	"no body":     {"The body of a message is gone, so nobody can get it.", "The message is forgotten everywhere."},
-	"lost":        {"A message has a body, and is in no state, so nobody would get it.", "It is due again in all groups. Some of them may have had it."},
-	"lease":       {"A message is in hand without a lease, or has a lease and is not in hand.", "The lease is taken away, or the message is due again."},
-	"two states":  {"A message is in two states of one group.", "It stays where it is in hand, or else where it waits for a retry."},
-	"repeated":    {"A message is twice among those that are ready.", "The later entry is put out of force."},
-	"record":      {"A message lacks its record of deliveries, or a record has no message.", "The record is written or forgotten."},
-	"refs":        {"The count of groups that need a message is wrong.", "The groups are counted again, if that is safe."},
-	"delay id":    {"A delay ID is known by half, or its message lost it.", "It is forgotten, or given back."},
-	"scheduler":   {"The scheduler would not look when something is due.", "It is told to look."},
-	"eviction":    {"Redis may evict messages when its memory is full.", ""},
-	"persistence": {"Redis may lose messages when it restarts.", ""},
-	"clock":       {"The clock of the Redis server is off.", ""},
+	"key":          {"A key of the topic has a wrong type, or would expire.", "A key that would expire is kept. A wrong type is for you to decide."},
+	"registry":     {"The list of all topics lacks this topic.", "The topic is entered again."},
+	"no body":      {"The body of a message is gone, so nobody can get it.", "The message is forgotten everywhere."},
+	"lost":         {"A message has a body, and is in no state, so nobody would get it.", "It is due again in all groups. Some of them may have had it."},
+	"lease":        {"A message is in hand without a lease, or has a lease and is not in hand.", "The lease is taken away, or the message is due again."},
+	"two states":   {"A message is in two states of one group.", "It stays where it is in hand, or else where it waits for a retry."},
+	"repeated":     {"A message is twice among those that are ready.", "The later entry is put out of force."},
+	"record":       {"A message lacks its record of deliveries, or a record has no message.", "The record is written or forgotten."},
+	"refs":         {"The count of groups that need a message is wrong.", "The groups are counted again, if that is safe."},
+	"delay id":     {"A delay ID is known by half, or its message lost it.", "It is forgotten, or given back."},
+	"scheduler":    {"The scheduler would not look when something is due.", "It is told to look."},
+	"eviction":     {"Redis may evict messages when its memory is full.", ""},
+	"persistence":  {"Redis may lose messages when it restarts.", ""},
+	"failed write": {"Redis failed to write to its disk.", ""},
+	"clock":        {"The clock of the Redis server is off.", ""},
 }
 
 // checkEvery is how often somebody who may only look may have a topic checked.

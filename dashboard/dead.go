@@ -19,6 +19,7 @@ type deadPage struct {
 	Looked       int
 	Limited      bool // there are more than were examined
 	Other        int
+	Shared       string // what all reasons begin and end with
 	Rows         []deadRow
 	Contents     bool
 	Retention    time.Duration
@@ -30,7 +31,8 @@ type deadPage struct {
 type deadRow struct {
 	admin.DeadReason
 	Sample messageRow
-	Part   int // percent of all
+	Short  string // the reason without what all share
+	Part   int    // percent of all
 }
 
 func (d *Dashboard) dead(c *call) (*view, error) {
@@ -52,9 +54,10 @@ func (d *Dashboard) dead(c *call) (*view, error) {
 		if err != nil {
 			return nil, err
 		}
+		p.Shared = reasons.Shared()
 		p.Looked, p.Other, p.Limited = reasons.Looked, reasons.Other, reasons.Looked >= deadLooked
 		for _, r := range reasons.Reasons {
-			p.Rows = append(p.Rows, deadRow{r, d.messageRow(r.Sample, p.Contents), 100 * r.Count / max(reasons.Looked, 1)})
+			p.Rows = append(p.Rows, deadRow{r, d.messageRow(r.Sample, p.Contents), reasons.Short(r), 100 * r.Count / max(reasons.Looked, 1)})
 		}
 	}
 	p.Jobs = d.jobs.of(p.Topic, p.Group)

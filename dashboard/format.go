@@ -24,6 +24,7 @@ func (d *Dashboard) functions() template.FuncMap {
 		"exact":   func(t time.Time) moment { return moment{At: t, Exact: true} },
 		"plural":  texts.Many,
 		"within":  within,
+		"bytes":   texts.Bytes,
 	}
 }
 

@@ -39,7 +39,6 @@ type event struct {
 	Reason  string
 	By      string    // the program that has it
 	Due     time.Time // when what is in hand was due; zero: unknown
-	to      string    // the subscription that has it
 	planned bool      // it is to come
 }
 
@@ -80,7 +79,6 @@ func (d *Dashboard) message(c *call) (*view, error) {
 	p := &messagePage{Topic: topic, Message: m, Published: published(m.ID), Contents: c.user.Contents, Bytes: read.bytes}
 	stats, _ := d.read(c.ctx, topic) // without it, the limits of groups stay unknown
 	p.Events = timeline(m, p.Published, stats, d.sweep.now())
-	d.nameHolders(c.ctx, topic, p.Events)
 	for _, place := range m.Places {
 		p.Waits = p.Waits || place.State == admin.Waiting || place.State == admin.Retrying
 		if place.State == admin.Dead {
@@ -169,7 +167,7 @@ func placed(m admin.Message, p admin.Place, g admin.GroupStats) []event {
 	case admin.Ready:
 		e.Text = "Ready: waits for a consumer"
 	case admin.InHand:
-		e.Text, e.At, e.Due, e.to = "In hand of a consumer", p.InHandSince, p.ClaimedDue, p.Subscription
+		e.Text, e.At, e.Due, e.By = "In hand of a consumer", p.InHandSince, p.ClaimedDue, p.Worker
 		then.At, then.Text = p.At, "Its lease ends, unless it is extended"
 	case admin.Retrying:
 		e.Text = "Failed, and waits for its next delivery"
@@ -211,21 +209,6 @@ func groupOf(s admin.Stats, name string) admin.GroupStats {
 		}
 	}
 	return admin.GroupStats{}
-}
-
-// nameHolders says which programs have the message in hand. What cannot be read stays unknown.
-func (d *Dashboard) nameHolders(ctx context.Context, topic string, events []event) {
-	if !slices.ContainsFunc(events, func(e event) bool { return e.to != "" }) {
-		return
-	}
-	workers, _ := d.workersOf(ctx, topic)
-	for i := range events {
-		for _, w := range workers {
-			if w.Host != "" && events[i].to != "" && events[i].to == w.Subscription {
-				events[i].By = fmt.Sprintf("%s on %s, process %d", w.Program, w.Host, w.PID)
-			}
-		}
-	}
 }
 
 // published returns the time in an ID, which is a ULID, by the publisher's clock.

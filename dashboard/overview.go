@@ -27,6 +27,7 @@ type overview struct {
 	Waiting, Ready, InHand, Retrying, Dead int
 	Problems                               []problem
 	MoreProblems                           int
+	Ignored                                int // problems that somebody ignores
 	Query, Sort                            string
 	Page, Pages                            int
 	Reading                                bool // not all topics were read yet
@@ -115,9 +116,13 @@ func (d *Dashboard) list(query, sort, page string) (*overview, error) {
 			rows = append(rows, row)
 		}
 	}
-	problems = slices.DeleteFunc(slices.Clone(problems), func(p admin.Problem) bool { return p.Severity == admin.Notice })
-	slices.SortStableFunc(problems, func(a, b admin.Problem) int { return strings.Compare(a.Topic, b.Topic) })
-	o.Problems = d.linked(problems)
+	problems = slices.DeleteFunc(slices.Clone(problems), func(p admin.Problem) bool {
+		if p.Ignored != nil {
+			o.Ignored++
+		}
+		return p.Ignored != nil || p.Severity == admin.Notice
+	})
+	o.Problems = d.linked(admin.FoldProblems(problems))
 	if len(o.Problems) > problemsShow {
 		o.MoreProblems = len(o.Problems) - problemsShow
 		o.Problems = o.Problems[:problemsShow]
@@ -145,7 +150,7 @@ func (k known) row() *topicRow {
 	for _, g := range k.stats.Groups {
 		row.Ready, row.InHand, row.Retrying, row.Dead = row.Ready+g.Ready, row.InHand+g.InHand, row.Retrying+g.Retrying, row.Dead+g.Dead
 	}
-	if len(k.problems) > 0 {
+	if len(k.problems) > 0 && k.problems[0].Ignored == nil {
 		row.Worst, row.Said = k.problems[0].Severity, k.problems[0].Text
 	}
 	return row

@@ -41,6 +41,8 @@ func (d *Dashboard) route() {
 	get("/schedules", "schedules", d.schedules)
 	get("/schedule", "schedule", d.schedule)
 	get("/audit", "audit", d.audit)
+	get("/problems", "problems", d.problemList)
+	get("/memory", "memory", d.memory)
 	get("/job", "job", d.job)
 	get("/confirm", "confirm", d.confirm)
 	get("/", "error", func(*call) (*view, error) { return nil, errNoPage })
@@ -50,6 +52,7 @@ func (d *Dashboard) route() {
 	post("/pause", Operator, d.pause)
 	post("/resume", Operator, d.resume)
 	post("/limit/{do}", Operator, d.limit)
+	post("/problems/{do}", Operator, d.ignore)
 	post("/message/{do}", Operator, d.settle)
 	post("/schedule/{do}", Operator, d.amend)
 

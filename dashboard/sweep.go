@@ -227,9 +227,7 @@ func (s *sweep) knownOf(stats admin.Stats) known {
 			k.problems = append(k.problems, part.problems...)
 		}
 	}
-	slices.SortStableFunc(k.problems, func(a, b admin.Problem) int {
-		return slices.Index(severities, a.Severity) - slices.Index(severities, b.Severity)
-	})
+	admin.SortProblems(k.problems)
 	return k
 }
 

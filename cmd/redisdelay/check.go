@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -39,8 +38,12 @@ func (a *app) check(ctx context.Context, named []string) error {
 			if f.Severity == admin.Warning && warned[f.Kind] {
 				continue // about the server, not about the topic
 			}
-			warned[f.Kind] = warned[f.Kind] || f.Severity == admin.Warning
-			t.row(ofTopic{topic, f}, findingCells(topic, f)...)
+			if f.Severity == admin.Warning {
+				warned[f.Kind] = true
+				t.row(f, findingCells("the server", f)...)
+				continue
+			}
+			t.row(finding(topic, f, f), findingCells(topic, f)...)
 		}
 		return nil
 	})
@@ -109,10 +112,10 @@ func (a *app) repair(ctx context.Context, topic string) error {
 	w.Count = len(repaired.Mended)
 	a.record(ctx, operator, w.noted(), err)
 	for _, m := range repaired.Mended {
-		t.row(finding(topic, m.Finding, m), findingCells(topic, m.Finding, fmt.Sprint(m.Done))...)
+		t.row(finding(topic, m.Finding, m), findingCells(topic, m.Finding, m.Said())...)
 	}
 	for _, f := range repaired.Left {
-		t.row(finding(topic, f, f), findingCells(topic, f, "no")...)
+		t.row(finding(topic, f, f), findingCells(topic, f, admin.Mending{Finding: f}.Said())...)
 	}
 	err = t.flush("There is nothing to mend any more.", err)
 	if err == nil && len(repaired.Left) > 0 {

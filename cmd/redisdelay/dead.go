@@ -88,7 +88,10 @@ func (a *app) deadReasons(ctx context.Context, topic, group string) error {
 	}
 	t := a.out.table("COUNT", "OLDEST", "NEWEST", "SAMPLE", "REASON")
 	for _, r := range reasons.Reasons {
-		t.row(r, r.Count, r.Oldest, r.Newest, r.Sample.ID, cut(r.Reason, 120))
+		t.row(r, r.Count, r.Oldest, r.Newest, r.Sample.ID, cut(reasons.Short(r), 120))
+	}
+	if shared := reasons.Shared(); shared != "" {
+		a.out.note("%s", shared)
 	}
 	if reasons.Other > 0 {
 		a.out.note("%s have other reasons.", texts.Many(reasons.Other, "dead letter"))

@@ -49,6 +49,12 @@ var goldens = []struct {
 	name, args, stdin string
 }{
 	{"doctor", "doctor", ""},
+	{"doctor-kind", "doctor --kind unread-group", ""},
+	{"ignore", "ignore persistence --why cache --as ann@ops", ""},
+	{"doctor-ignored", "doctor --kind persistence", ""},
+	{"unignore", "unignore persistence --as ann@ops", ""},
+	{"memory", "memory", ""},
+	{"msg-ls-in-hand", "msg ls orders --state in-hand --group billing", ""},
 	{"top", "top --once --interval 100ms", ""},
 	{"topics", "topics", ""},
 	{"groups-ls", "groups ls", ""},
@@ -103,6 +109,11 @@ func steady(text string) string {
 	text = regexp.MustCompile(`"max_lateness":"[^"]*"`).ReplaceAllString(text, `"max_lateness":"1ms"`)
 	text = regexp.MustCompile(`"lateness":\[[^\]]*\]`).ReplaceAllString(text, `"lateness":[{"at_most":"1ms","count":1}]`)
 	text = regexp.MustCompile(` of 127\.0\.0\.1:\d+`).ReplaceAllString(text, " of 127.0.0.1:6379") // "It looked at"
+	text = regexp.MustCompile(`("since":"[^"]*",|since )[-0-9:TZ.]+(, because)`).ReplaceAllString(text, "${1}2026-03-04T12:05:10Z$2")
+	text = regexp.MustCompile(`\d+(\.\d)? k?B\b`).ReplaceAllString(text, "9 B")
+	text = regexp.MustCompile(`("bytes":)\d+(,"waiting)`).ReplaceAllString(text, "${1}9$2")
+	text = regexp.MustCompile(`(_bytes":)\d+`).ReplaceAllString(text, "${1}9")
+	text = regexp.MustCompile(`process \d+`).ReplaceAllString(text, "process 1")
 	host, _ := os.Hostname()
 	text = strings.ReplaceAll(text, host, "host")
 	text = regexp.MustCompile(`(HOST|host) +(PID|\d+) +`).ReplaceAllString(text, "$1  PID  ")

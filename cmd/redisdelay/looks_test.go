@@ -22,7 +22,7 @@ import (
 
 // changing are the commands that are made to change something. All others only look.
 var changing = []string{
-	"dead requeue", "dead purge", "dead move", "dead import", "msg cancel", "msg reschedule", "msg now", "msg kill", "pause", "resume",
+	"dead requeue", "dead purge", "dead move", "dead import", "msg cancel", "msg reschedule", "msg now", "msg kill", "pause", "resume", "ignore", "unignore",
 	"publish", "repair", "relay", "schedule", "schedules pause", "schedules resume", "schedules run", "schedules rm", "partitions set",
 	"groups add", "groups limit", "groups rm", "topics rm", "periodic",
 }
@@ -82,7 +82,7 @@ func TestLooksChangeNothing(t *testing.T) {
 		"find":        {"ready", "name --by delay-id --topic orders", id, "--metadata kind=gift"},
 		"tail":        {"orders --for 1500ms", "oders --for 300ms", "orders --for 300ms --json"},
 		"check":       {"", "orders"}, "audit": {"", "--by ann"}, "schedules ls": {"", "reports"}, "schedules show": {"reports clean-up"},
-		"partitions show": {"mails"}, "metrics": {"--listen 127.0.0.1:0"}, "ui": {"--listen 127.0.0.1:0 --contents --write"}, "version": {""},
+		"partitions show": {"mails"}, "memory": {"", "orders"}, "metrics": {"--listen 127.0.0.1:0"}, "ui": {"--listen 127.0.0.1:0 --contents --write"}, "version": {""},
 		"completion bash": {""}, "completion zsh": {""}, "completion fish": {""}, "completion powershell": {""},
 
 		"dead requeue": {"orders --group billing"}, "dead purge": {"orders --group billing", "orders --from -", "orders " + id + " --group billing"},

@@ -165,6 +165,9 @@ func (a *app) list(ctx context.Context, topic string, state admin.State, q listi
 		at = "DUE"
 	}
 	header := []string{at, "ID", "DELAY ID", "UUID", "FAILED", "REASON", "PAYLOAD"}
+	if state == admin.InHand {
+		header = slices.Insert(header, 1, "IN HAND SINCE", "WORKER")
+	}
 	if stats.Partitions != nil {
 		header = append([]string{"PARTITION"}, header...)
 	}
@@ -179,6 +182,9 @@ func (a *app) list(ctx context.Context, topic string, state admin.State, q listi
 		}
 		place := m.Places[0]
 		cells := []any{place.At, m.ID, m.DelayID, cut(m.UUID, 36), place.Deliveries, cut(place.Reason, 60), faint.in(q.view.short(m), true)}
+		if state == admin.InHand {
+			cells = slices.Insert(cells, 1, any(place.InHandSince), any(place.Worker))
+		}
 		if stats.Partitions != nil {
 			cells = append([]any{m.Topic}, cells...)
 		}
@@ -280,6 +286,9 @@ func (a *app) show(ctx context.Context, topic, name string, by naming, view payl
 				text += ", due "
 			}
 			text += stamp(p.At)
+		}
+		if p.Worker != "" {
+			text += ", since " + stamp(p.InHandSince) + " by " + p.Worker
 		}
 		if p.Deliveries > 0 {
 			text += ", failed " + texts.Many(p.Deliveries, "delivery")

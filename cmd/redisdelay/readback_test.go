@@ -19,7 +19,7 @@ func TestPrintedObjectsCanBeReadBack(t *testing.T) {
 	for golden, of := range map[string]any{
 		"topics": admin.Stats{}, "groups-ls": admin.GroupStats{}, "groups-idle": admin.GroupStats{}, "workers": admin.Worker{},
 		"upcoming": admin.Bucket{}, "dead-reasons": admin.DeadReason{}, "dead-ls": admin.Message{}, "msg-ls": admin.Message{},
-		"msg-get": admin.Message{}, "check": admin.Finding{}, "doctor": admin.Problem{}, "schedules-ls": admin.Schedule{}, "audit": admin.Act{},
+		"msg-get": admin.Message{}, "check": admin.Finding{}, "doctor": admin.Folded{}, "schedules-ls": admin.Schedule{}, "audit": admin.Act{},
 	} {
 		printed, err := os.ReadFile("testdata/golden/" + golden + ".txt")
 		require.NoError(t, err)

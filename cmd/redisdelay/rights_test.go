@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
@@ -234,6 +235,11 @@ func (h *holder) redisActs() map[string]func() error {
 		"doctor":   tool("doctor"), "top": tool("top --once --interval 100ms"), "topics": tool("topics"), "groups idle": tool("groups idle"),
 		"topics TOPIC": tool("topics orders"), "groups ls": tool("groups ls orders"), "upcoming": tool("upcoming orders"), "dead reasons": tool("dead reasons orders"),
 		"dead ls": tool("dead ls orders"), "dead export": tool("dead export orders"), "msg ls": tool("msg ls orders"), "msg get": tool("msg get orders named"), "find": tool("find named --topic orders --limit 1"),
+		"memory": tool("memory"), "ignore": tool("ignore persistence --why x"), "unignore": func() error {
+			_, err := h.world.admin.Ignore(h.t.Context(), admin.Ignored{Kind: admin.Persistence, By: "ann", Why: "x"})
+			require.NoError(h.t, err)
+			return h.tool("unignore", "persistence")
+		},
 		"workers": tool("workers orders"), "check": tool("check orders"), "audit": tool("audit"), "schedules ls": tool("schedules ls reports"),
 		"schedules show": tool("schedules show reports clean-up"),
 		"metrics":        func() error { return h.serves("metrics", "/readyz", "/metrics") },
@@ -562,7 +568,7 @@ func (g *guest) pageActs() map[string]func() error {
 	message := "message?t=orders&id=" + g.ids["0"]
 	return map[string]func() error{
 		"topics": get(""), "topic": get("topic?t=orders"), "messages": get("messages?t=orders"), "message": get(message), "reasons": get("dead?t=orders&g=billing"),
-		"schedules": get("schedules"), "audit log": get("audit"), "check": post("check", "t", "orders"),
+		"schedules": get("schedules"), "audit log": get("audit"), "problems": get("problems"), "memory": get("memory"), "check": post("check", "t", "orders"),
 		"payload": func() error {
 			status, body := g.asks(http.MethodGet, message)
 			if err := allowed(status, body); err != nil || strings.Contains(body, "<h2>Payload") && strings.Contains(body, "<h2>Metadata") {
@@ -593,6 +599,14 @@ func (g *guest) pageActs() map[string]func() error {
 			}
 		},
 		"pause a schedule": post("schedule/pause", "t", "reports", "s", "clean-up"), "resume a schedule": post("schedule/resume", "t", "reports", "s", "clean-up"),
+		"ignore a problem": post("problems/ignore", "kind", "persistence", "why", "x"),
+		"end that it is ignored": func() error {
+			status, body := g.asks(http.MethodPost, "problems/unignore", "kind", "persistence")
+			if status == http.StatusNotFound {
+				return nil // it would end
+			}
+			return allowed(status, body)
+		},
 		"run a schedule":    post("schedule/run", "t", "reports", "s", "clean-up"),
 		"remove a schedule": post("confirm", "do", "remove-schedule", "t", "reports", "s", "clean-up", "count", "99", "typed-count", "99", "typed-name", "clean-up"),
 		"stop an operation": func() error {

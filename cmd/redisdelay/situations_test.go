@@ -272,7 +272,7 @@ func testRecipes(t *testing.T, binary string) {
 }
 
 // looks matches commands that change nothing.
-var looks = regexp.MustCompile(`^redisdelay (doctor|topics|find|groups ls|groups idle|msg get|dead ls|dead reasons)\b`)
+var looks = regexp.MustCompile(`^redisdelay (doctor|topics|find|memory|groups ls|groups idle|msg get|dead ls|dead reasons)\b`)
 
 // play runs the commands of a section, which follow "$ " in blocks of "console", in a shell. It
 // requires their output, but for what differs from run to run, and returns the section with the
@@ -359,7 +359,7 @@ func shell(t *testing.T, command, dir, bin, addr string) string {
 }
 
 // differing is what differs from run to run: times, durations, large numbers, sizes and rates.
-var differing = regexp.MustCompile(`\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\dZ|\b\d+,\d{3}\b|\b\d{4,}\b|\b\d+(\.\d+)? ?(MiB|MB|mb|%)|\bnow\b|\bin \d\S*|\b(\d+(\.\d+)?(d|h|m|ms|µs|s))+( ago)?\b|\b\d+\.\d+\b`)
+var differing = regexp.MustCompile(`\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\dZ|\b\d+,\d{3}\b|\b\d{4,}\b|\b\d+(\.\d+)? ?(MiB|MB|mb|kB|B\b|%)|\bnow\b|\bin \d\S*|\b(\d+(\.\d+)?(d|h|m|ms|µs|s))+( ago)?\b|\b\d+\.\d+\b`)
 
 // roughly returns the text without what differs from run to run, and with single spaces.
 func roughly(text string) string {

@@ -243,7 +243,7 @@ type choosing struct {
 
 func (c *choosing) declare(flags *pflag.FlagSet, dead bool) {
 	if dead {
-		flags.StringVar(&c.reason, "reason", "", "only those whose reason contains this text")
+		flags.StringVar(&c.reason, "reason", "", "only those whose reason contains this text, also as dead reasons shows it")
 	}
 	flags.StringVar(&c.since, "since", "", "only from this time on: RFC 3339, or a duration before now, such as 2h")
 	flags.StringVar(&c.until, "until", "", "only before this time: RFC 3339, or a duration before now")

@@ -43,11 +43,11 @@ func hearing(w admin.Worker) string {
 }
 
 func (a *app) workers(ctx context.Context, named []string) error {
-	t := a.out.table("TOPIC", "GROUP", "HOST", "PID", "PROGRAM", "VERSION", "SINCE", "CONNECTION", "IN HAND", "OLDEST", "ACTIVE")
+	t := a.out.table("TOPIC", "GROUP", "HOST", "PID", "PROGRAM", "VERSION", "SINCE", "LAST SEEN", "CONNECTION", "IN HAND", "OLDEST", "ACTIVE")
 	err := a.eachTopic(ctx, named, func(operator *admin.Admin, topic string) error {
 		workers, err := operator.Workers(ctx, topic)
 		for _, w := range workers {
-			t.row(w, topic, w.Group, w.Host, fmt.Sprint(w.PID), w.Program, w.Version, w.Since, hearing(w), w.InHand, w.Oldest, turn(w))
+			t.row(w, topic, w.Group, w.Host, fmt.Sprint(w.PID), w.Program, w.Version, w.Since, w.Seen, hearing(w), w.InHand, w.Oldest, turn(w))
 		}
 		return err
 	})

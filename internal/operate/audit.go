@@ -30,6 +30,11 @@ const (
 	FaultScheduler Fault = "scheduler"  // the scheduler will not look in time
 )
 
+// Faults returns all kinds of violations.
+func Faults() []Fault {
+	return []Fault{FaultKey, FaultRegistry, FaultNoBody, FaultLost, FaultLease, FaultStates, FaultRepeated, FaultRecord, FaultRefs, FaultDelayID, FaultScheduler}
+}
+
 // Violation is one thing that is wrong with a topic.
 type Violation struct {
 	Fault  Fault

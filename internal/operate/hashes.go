@@ -54,3 +54,18 @@ func (t *Topic) Hashes(ctx context.Context, keys []string) ([]map[string]string,
 	}
 	return fields, nil
 }
+
+// Fields returns the values of fields of a hash, "" for one that is not there.
+func (t *Topic) Fields(ctx context.Context, key string, fields []string) ([]string, error) {
+	found, err := servers.AskKey(ctx, t.Client(), key, func(ctx context.Context, c redis.UniversalClient) ([]any, error) {
+		return c.HMGet(ctx, key, fields...).Result()
+	})
+	if err != nil {
+		return nil, refusal.Of(err)
+	}
+	values := make([]string, len(fields))
+	for i := range min(len(found), len(fields)) {
+		values[i], _ = found[i].(string)
+	}
+	return values, nil
+}

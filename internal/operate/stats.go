@@ -94,9 +94,32 @@ func (g GroupCounts) OldestDue() time.Time {
 	return queue.Instant(due)
 }
 
-// Seen returns when a subscription last got a message.
+// Seen returns when a subscription last showed itself: see LastSeen.
 func (g GroupCounts) Seen() time.Time {
-	return queue.Instant(queue.Text(valueOf(g.List("stats"), "seen")))
+	list, fields := g.List("stats"), map[string]string{}
+	for _, field := range seenFields {
+		fields[field] = queue.Text(valueOf(list, field))
+	}
+	return LastSeen(fields)
+}
+
+// seenFields are the times in the hash stats of a group at which a subscription showed itself.
+var seenFields = []string{"seen", "asked", "shown"}
+
+// LastSeen returns when a subscription last claimed, settled, or moved its leases on, by the hash
+// stats of its group; or else when the group was made.
+func LastSeen(stats map[string]string) (last time.Time) {
+	for _, field := range seenFields {
+		if at := queue.Instant(stats[field]); at.After(last) {
+			last = at
+		}
+	}
+	return last
+}
+
+// Settled returns when a subscription last settled messages, as far as they were told; zero: never.
+func (g GroupCounts) Settled() time.Time {
+	return queue.Instant(queue.Text(valueOf(g.List("stats"), "settled")))
 }
 
 // Lateness returns how late all deliveries were.

@@ -220,6 +220,9 @@ func AuditLog(prefix string) string { return prefix + ":audit" }
 // is in a slot of its own.
 func Partitionings(prefix string) string { return prefix + ":partitions" }
 
+// IgnoredProblems names the hash of the problems that operators ignore. It is in a slot of its own.
+func IgnoredProblems(prefix string) string { return prefix + ":ignored" }
+
 // NewTopics names the channel on which topics that enter the registry of a database are announced.
 // All databases of a server share its channels. Mailboxes need no database in their names, which
 // are random.

@@ -86,7 +86,7 @@ func TestNamesOfKeysAndTheirSlots(t *testing.T) {
 			fmt.Fprintf(&b, "%5d %s\n", slotOf(name), name)
 		}
 	}
-	list(queue.Registry(queue.DefaultPrefix), queue.AuditLog(queue.DefaultPrefix), queue.Partitionings(queue.DefaultPrefix), queue.NewTopics(queue.DefaultPrefix, 0),
+	list(queue.Registry(queue.DefaultPrefix), queue.AuditLog(queue.DefaultPrefix), queue.Partitionings(queue.DefaultPrefix), queue.IgnoredProblems(queue.DefaultPrefix), queue.NewTopics(queue.DefaultPrefix, 0),
 		queue.MailboxChannel(queue.DefaultPrefix, "PROCESS"))
 	for _, topic := range []string{"orders", "a{b}c%", "ünïcode topic"} {
 		k := queue.NewKeys(queue.DefaultPrefix, topic)

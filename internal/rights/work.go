@@ -38,10 +38,11 @@ var Spreading = Work{Name: "spread partitions", scripts: Consuming.scripts, besi
 // The work of operators.
 var (
 	Counting       = Work{Name: "stats", scripts: []string{"look", "stats"}}
-	Listing        = Work{Name: "list", scripts: []string{"look", "page"}}
-	Finding        = Work{Name: "get", scripts: []string{"look", "inspect", "seek"}, besides: []string{"TIME", "HGET", "ZSCORE", "ZRANGEBYSCORE"}}
+	Listing        = Work{Name: "list", scripts: []string{"look", "page"}, besides: []string{"HMGET"}}
+	Finding        = Work{Name: "get", scripts: []string{"look", "inspect", "seek"}, besides: []string{"TIME", "HGET", "HMGET", "ZSCORE", "ZRANGEBYSCORE"}}
 	Searching      = Work{Name: "find", scripts: []string{"look", "stats", "page", "inspect", "seek"}, besides: Finding.besides}
 	Surveying      = Work{Name: "survey", scripts: []string{"look", "stats", "page"}, besides: []string{"HMGET"}}
+	Measuring      = Work{Name: "memory", scripts: []string{"look", "stats"}, besides: []string{"HSTRLEN", "LRANGE", "ZRANGE"}}
 	Watching       = Work{Name: "workers", scripts: []string{"look"}, besides: []string{"TIME", "HSCAN"}}
 	Foreseeing     = Work{Name: "upcoming", scripts: []string{"look", "upcoming"}}
 	Tailing        = Work{Name: "tail", scripts: []string{"look", "passing"}}

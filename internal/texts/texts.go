@@ -41,3 +41,16 @@ func Clip(text string, most int) string {
 	}
 	return text[:most]
 }
+
+// Bytes returns a number of bytes in its largest unit, such as "1.2 kB" or "17 MB".
+func Bytes(n int) string {
+	size, units := float64(n), []string{"B", "kB", "MB", "GB", "TB"}
+	at := 0
+	for size >= 999.5 && at < len(units)-1 {
+		size, at = size/1000, at+1
+	}
+	if at > 0 && size < 9.95 {
+		return strconv.FormatFloat(size, 'f', 1, 64) + " " + units[at]
+	}
+	return strconv.FormatFloat(size, 'f', 0, 64) + " " + units[at]
+}

@@ -186,7 +186,7 @@ local token = token_of(at)
 local asks = not expiry and {'asked', at, 'lasting', '1'} or {'asked', at}
 
 -- Adds what the subscription counted to stats, and notes the time of the claim. If it got messages,
--- or counted any, that time is "seen" too.
+-- or counted any, that time is "seen" too. If it counted acks, that time is "settled".
 local function count(got)
   if #counts > 0 then
     local fields = {'seen', at, unpack(asks)}
@@ -195,6 +195,10 @@ local function count(got)
       --@each figure i field more
       fields[n + 1], fields[n + 2] = field, string.format('%d', (counted[i + 1] or 0) + more)
       n = n + 2
+      if field == 'acked' then
+        fields[n + 1], fields[n + 2] = 'settled', at
+        n = n + 2
+      end
     end
     if latest_ms ~= '' then
       fields[n + 1], fields[n + 2] = 'latest_ms', latest_with(counted[1], latest_ms)

@@ -4,6 +4,7 @@
 --   unack    zset: id -> lease deadline ms, whose fraction keeps the order
 --   leases   hash: id -> "subscription:claim:since:due", the lease's token
 --   workers  hash: subscription -> "since seen until heard gone who address"
+--   stats    hash: counters and times of the group; only if worker is not ""
 -- ARGV
 --   lease         number: ms from now to the new deadlines
 --   subscription  text: that has the leases; only if worker is not ""
@@ -45,6 +46,7 @@ for i = 1, message_count do
 end
 if worker ~= '' then
   redis.call('HLEN', workers)
+  redis.call('HLEN', stats)
 end
 if #scores > 0 then
   -- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
@@ -52,6 +54,7 @@ if #scores > 0 then
   redis.call('ZADD', unack, 'XX', unpack(scores))
   if worker ~= '' then
     attend(workers, subscription, worker)
+    redis.call('HSET', stats, 'shown', string.format('%d', now))
   end
 end
 return lost

@@ -133,6 +133,9 @@ end
 for field, many in pairs(counts) do
   redis.call('HINCRBY', stats, field, many)
 end
+if settled > 0 then
+  redis.call('HSET', stats, 'settled', string.format('%d', now))
+end
 if woken > 0 then
   redis.call('HINCRBY', stats, 'returned', woken)
   schedule(expect(waiters, wake(waiters, math.min(woken, 16))))

@@ -2,6 +2,7 @@
 --
 -- KEYS
 --   workers  hash: subscription -> "since seen until heard gone who address"
+--   stats    hash: counters and times of the group
 -- ARGV
 --   subscription  text:
 --   worker        text: "<ms for which the note is valid> <who> <address>"
@@ -16,6 +17,8 @@
 if redis.call('HEXISTS', workers, subscription) == 0 then
   return 0
 end
+redis.call('HLEN', stats) -- finds a key of a wrong type before the first write
 redis.call('HDEL', workers, '') -- the first write is a deletion: it works at maxmemory
 attend(workers, subscription, worker)
+redis.call('HSET', stats, 'shown', string.format('%d', now))
 return 1

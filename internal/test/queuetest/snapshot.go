@@ -134,7 +134,7 @@ func readAll(ctx context.Context, client redis.UniversalClient, prefix string) (
 		if ok {
 			topic(name)
 			keys[name] = append(keys[name], key)
-		} else if key != queue.Registry(prefix) && key != queue.AuditLog(prefix) && key != queue.Partitionings(prefix) {
+		} else if key != queue.Registry(prefix) && key != queue.AuditLog(prefix) && key != queue.Partitionings(prefix) && key != queue.IgnoredProblems(prefix) {
 			found = append(found, fmt.Sprintf("unknown key %q", key))
 		}
 	}
