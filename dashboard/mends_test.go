@@ -237,23 +237,6 @@ func TestWhoStopsAnOperationIsKnown(t *testing.T) {
 	require.ElementsMatch(t, []string{"ann purge orders", "bob stop orders", "ann purge orders"}, did)
 }
 
-// Another click on Pause while a schedule is paused changes nothing, nor who paused it.
-func TestWhoPausedFirstIsShown(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, operator)
-	s.recur(daily("reports", "a"))
-	for _, name := range []string{"ann", "bob"} {
-		_, err := s.admin.PauseSchedule(ctx, "reports", "a")
-		require.NoError(t, err)
-		require.NoError(t, s.admin.Record(ctx, admin.Act{By: name, Action: "pause-schedule", Topic: "reports", Schedule: "a"}))
-		require.Eventually(t, func() bool {
-			return s.Client.Time(ctx).Val().Sub(s.schedule("reports", "a").Paused) > 2*time.Millisecond
-		}, testkit.Soon, time.Millisecond)
-	}
-	_, body := s.get("/schedule?t=reports&s=a")
-	require.Contains(t, body, " by ann. Instants")
-}
-
 // A message that is looked for by its delay ID is read once for all browsers, too.
 func TestAMessageByDelayIDIsReadOnce(t *testing.T) {
 	t.Parallel()

@@ -90,7 +90,7 @@ func TestFormsWorkForEveryName(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, status)
 	status, _ = s.post("/schedule/pause", s.fields("/schedule?t="+q+"&s="+q, "/schedule/pause")...)
 	require.Equal(t, http.StatusSeeOther, status)
-	require.False(t, s.schedule(odd, odd).Paused.IsZero())
+	require.NotNil(t, s.schedule(odd, odd).Pause)
 
 	values := url.Values{} // of a form that is sent with GET
 	form := s.fields("/messages?t="+q, `class="filter`)

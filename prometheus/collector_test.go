@@ -345,7 +345,7 @@ func (w *world) recur(name string, cursor, paused time.Time, missed int, last ti
 		}
 		return t.UnixMilli()
 	}
-	w.set("schedules", name, fmt.Sprintf(`1 %d %d 0 0 0 %d 0 %d %s {"spec":"@hourly","zone":"UTC","misfire":"last"%s}`,
+	w.set("schedules", name, fmt.Sprintf(`1 %d %d 0 0 0 %d 0 %d %s - - {"spec":"@hourly","zone":"UTC","misfire":"last"%s}`,
 		ms(cursor), ms(paused), missed, ms(last), waiting, end))
 }
 
