@@ -24,6 +24,7 @@ func (d *Dashboard) functions() template.FuncMap {
 		"exact":   func(t time.Time) moment { return moment{At: t, Exact: true} },
 		"plural":  texts.Many,
 		"within":  within,
+		"rate":    rate,
 	}
 }
 
@@ -66,8 +67,8 @@ func within(l admin.Lateness) string {
 	switch q := l.Quantile(0.99); {
 	case l.Count() == 0:
 		return "–"
-	case q > time.Minute:
-		return "over a minute"
+	case q > longestLate:
+		return "over " + duration(longestLate)
 	default:
 		return duration(q)
 	}

@@ -149,7 +149,7 @@ func TestSchedulesAreShownAndChanged(t *testing.T) {
 		did = append(did, a.By+" "+a.Action+" "+a.Schedule)
 	}
 	require.Equal(t, []string{"ann remove-schedule a/b c", "ann remove-schedule a/b c", "ann pause-schedule other", "ann resume-schedule a/b c",
-		"ann run-schedule a/b c", "ann pause-schedule a/b c"}, did)
+		"ann run-schedule a/b c", "ann pause-schedule a/b c", "ann pause-schedule a/b c"}, did)
 	_, body = s.get("/audit")
 	require.Contains(t, body, `href="/schedule?s=a%2Fb&#43;c&amp;t=reports"`)
 }

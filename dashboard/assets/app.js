@@ -16,7 +16,8 @@
   // Charts: drawn from the data in their element.
   const plots = new Map();
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const lasts = (ms) => ms < 1000 ? Math.round(ms) + " ms" : +(ms / 1000).toFixed(1) + " s";
+  const units = [[86400e3, " d"], [3600e3, " h"], [60e3, " min"], [1e3, " s"], [1, " ms"]];
+  const lasts = (ms) => { const [of, name] = units.find(([of]) => ms >= of) || [1, " ms"]; return +(ms / of).toFixed(1) + name; };
   const figure = { "": (v) => v.toLocaleString(), "/s": (v) => +v.toFixed(2) + "/s", ms: lasts };
   const draw = (box) => {
     const chart = JSON.parse(box.dataset.chart);
@@ -24,7 +25,7 @@
     if (old && old.root.isConnected && old.kind === chart.kind) return old.setData(chart.data);
     if (old) old.destroy();
     box.textContent = "";
-    const strokes = [colour("--accent"), colour("--warning")];
+    const strokes = [colour("--accent"), colour("--warning"), colour("--critical")];
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 }, font: "12px system-ui, sans-serif" };
     const x = chart.data[0];
     const days = x[x.length - 1] - x[0] > 2 * 86400;
