@@ -187,8 +187,9 @@ func TestCounters(t *testing.T) {
 		lateness_seconds_bucket{group="shop",topic="orders",le="0.002"} 5
 		lateness_seconds_bucket{group="shop",topic="orders",le="1"} 8
 		lateness_seconds_bucket{group="shop",topic="orders",le="60"} 9
+		lateness_seconds_bucket{group="shop",topic="orders",le="86400"} 9
 		lateness_seconds_count{group="shop",topic="orders"} 12
-		lateness_seconds_sum{group="shop",topic="orders"} 210.504
+		lateness_seconds_sum{group="shop",topic="orders"} 259230.504
 	`)
 }
 

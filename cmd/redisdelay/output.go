@@ -353,8 +353,8 @@ func cell(value any) string {
 	}
 }
 
-// stamp returns a time in UTC, to the second.
-func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
+// stamp returns a time in the zone of this machine, to the second. --utc makes that UTC.
+func stamp(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05Z07:00") }
 
 // span returns a duration in its two largest units, such as 2h5m.
 func span(d time.Duration) string {
