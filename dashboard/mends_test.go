@@ -349,3 +349,15 @@ func TestAPauseOfNoTimeIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, stats.Pause)
 }
+
+// A typo in a confirmation keeps the form, with what was typed.
+func TestATypoKeepsTheForm(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, operator)
+	s.publishNamed("orders", "order 7", time.Hour)
+	status, body, _ := s.answers(request(http.MethodPost, "/confirm", "do", "remove-topic", "t", "orders", "count", "1", "typed-name", "oders", "typed-count", "1"))
+	require.Equal(t, http.StatusBadRequest, status)
+	require.Contains(t, body, "The topic that you typed is another one. Nothing was changed.")
+	require.Contains(t, body, `<input name="typed-name" value="oders"`)
+	require.Contains(t, body, `<input name="typed-count" value="1"`)
+}
