@@ -25,10 +25,10 @@ var (
 	clocks = []string{"15:04", "15:04:05", "15:04:05.000", "3pm", "3:04pm"}
 )
 
-// Parse returns a time that a person wrote, in the zone of now unless the text has another one: RFC
-// 3339, a date with or without a time of day, today, tomorrow, yesterday or a weekday (the next one,
-// or for Past the last one) with or without a time of day, a time of day alone (of today), now, or a
-// duration such as 20h or 2d. "in 2h" and "2h ago" mean what they say, whatever the direction.
+// Parse returns a time that a person wrote, in the zone of now unless the text has another one. The
+// text is RFC 3339, "now", a time of day, which is one of today, or a day with or without a time of
+// day. A day is a date, today, tomorrow, yesterday or a weekday: the next one, or for Past the last
+// one. Or the text is a duration such as 20h or 2d. "in 2h" and "2h ago" have their own direction.
 func Parse(text string, now time.Time, toward Direction) (time.Time, error) {
 	words := strings.ToLower(strings.Join(strings.Fields(text), " "))
 	for _, form := range []string{time.RFC3339, "2006-01-02T15:04Z07:00"} {
@@ -114,7 +114,7 @@ func clock(text string, day time.Time) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// Duration reads a length of time such as 90m or 1h30m. It may begin with days, such as 2d or 1d12h.
+// Duration reads a length of time such as 90m or 1h30m. It may begin with days, such as 1d12h.
 func Duration(text string) (time.Duration, error) {
 	days := 0
 	if n, rest, is := strings.Cut(text, "d"); is {
