@@ -264,7 +264,7 @@ var operations = []struct {
 	}},
 	{"Schedules, RunSchedule, PauseSchedule, ResumeSchedule, RemoveSchedule", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error { // there is none: each reads the schedules
-			errs := []error{only(s.admin.RunSchedule(ctx, topic, "x")), only(s.admin.PauseSchedule(ctx, topic, "x")),
+			errs := []error{only(s.admin.RunSchedule(ctx, topic, "x")), only2(s.admin.PauseSchedule(ctx, topic, "x", admin.PauseOptions{})),
 				s.admin.ResumeSchedule(ctx, topic, "x"), only(s.admin.RemoveSchedule(ctx, topic, "x", admin.DeleteOptions{}))}
 			for _, err := range errs {
 				if !errors.Is(err, admin.ErrNotFound) {
@@ -400,6 +400,8 @@ func (s *setup) pages(state admin.State) func(int) error {
 }
 
 func only[T any](_ T, err error) error { return err }
+
+func only2[T, U any](_ T, _ U, err error) error { return err }
 
 // names publishes messages whose delay IDs are the numbers up to n.
 func (s *setup) names(b *testing.B, n int) {

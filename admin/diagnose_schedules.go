@@ -17,7 +17,7 @@ func lastKnown(r queue.Recurring, now time.Time) time.Time {
 	last := r.Last
 	if defined, err := calendar.Read(r.Definition); err == nil {
 		if series, err := defined.Series(); err == nil {
-			if at := calendar.PassedOver(series, now.Add(-r.Jitter), r.Cursor, r.Waiting); at.After(last) {
+			if at := calendar.PassedOver(series, r.Passed(now), r.Cursor, r.Waiting); at.After(last) {
 				last = at
 			}
 		}
@@ -96,8 +96,8 @@ func (d *doctor) recurring(topic string, r operate.Recurring) {
 		if last := lastKnown(record, r.Now); last.Sub(r.Now) > queue.MostAhead {
 			ahead.take(s.Name, last)
 		}
-		if !s.Paused.IsZero() {
-			paused.take(s.Name, s.Paused)
+		if s.Pause != nil {
+			paused.take(s.Name, s.Pause.Since)
 		}
 		if !s.MissedAt.IsZero() && r.Now.Sub(s.MissedAt) < recent {
 			missed.take(s.Name, s.MissedAt)

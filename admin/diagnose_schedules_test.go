@@ -23,7 +23,7 @@ func (s *setup) record(t *testing.T, name string, cursor, paused, run, counted t
 		}
 		return at.UnixMilli()
 	}
-	text := fmt.Sprintf("1 %d %d %d 0 0 3 %d 0 - %s", ms(cursor), ms(paused), ms(run), ms(counted), definition)
+	text := fmt.Sprintf("1 %d %d %d 0 0 3 %d 0 - - - %s", ms(cursor), ms(paused), ms(run), ms(counted), definition)
 	require.NoError(t, s.Client.HSet(ctx, s.keys.Schedules(), queue.EncodeName(name), text).Err())
 }
 

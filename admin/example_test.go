@@ -1063,11 +1063,14 @@ func ExampleAdmin_PauseSchedule() {
 	defer s.stop()
 	defer s.recur()()
 
-	takenBack, err := s.admin.PauseSchedule(ctx, "reports", "report")
+	pause, takenBack, err := s.admin.PauseSchedule(ctx, "reports", "report", admin.PauseOptions{
+		By: "ann@ops", Why: "stock-taking", For: 2 * time.Hour})
 	check(err)
+	fmt.Println("lasts:", pause.Until.Sub(pause.Since))
 	fmt.Println("taken back:", takenBack)
 
 	// Output:
+	// lasts: 2h0m0s
 	// taken back: 1
 }
 
@@ -1076,7 +1079,7 @@ func ExampleAdmin_ResumeSchedule() {
 	defer s.stop()
 	defer s.recur()()
 
-	_, err := s.admin.PauseSchedule(ctx, "reports", "report")
+	_, _, err := s.admin.PauseSchedule(ctx, "reports", "report", admin.PauseOptions{})
 	check(err)
 	check(s.admin.ResumeSchedule(ctx, "reports", "report"))
 	s.await(1)

@@ -141,6 +141,12 @@ func (s TopicSchedules) MarshalJSON() ([]byte, error) { return object(s) }
 func (s *TopicSchedules) UnmarshalJSON(text []byte) error { return read(text, s) }
 
 // MarshalJSON writes the fields as docs/control.md says.
+func (e ScheduleError) MarshalJSON() ([]byte, error) { return object(e) }
+
+// UnmarshalJSON reads them. The error names the fields that cannot be read.
+func (e *ScheduleError) UnmarshalJSON(text []byte) error { return read(text, e) }
+
+// MarshalJSON writes the fields as docs/control.md says.
 func (w Worker) MarshalJSON() ([]byte, error) { return object(w) }
 
 // UnmarshalJSON reads them. The error names the fields that cannot be read.

@@ -24,7 +24,7 @@ type LatenessBucket struct {
 var latenessBounds = append(queue.LateBounds(), math.MaxInt64)
 
 // Buckets returns all buckets, also empty ones, by their bounds. Now these are from a millisecond
-// to a minute. A later version may have others.
+// to a day. A later version may have others.
 func (l Lateness) Buckets() []LatenessBucket {
 	all := make([]LatenessBucket, len(l.counts))
 	for i, n := range l.counts {

@@ -231,7 +231,7 @@ func TestSchedulesOfAPartitionedTopic(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		p := newPartitioned(t, s)
 		for i, name := range []string{"a", "b"} {
-			record := fmt.Sprintf("1 %d 0 0 0 0 3 0 0 - %s", time.Now().UnixMilli(), `{"spec":"@hourly","zone":"UTC","misfire":"last"}`)
+			record := fmt.Sprintf("1 %d 0 0 0 0 3 0 0 - - - %s", time.Now().UnixMilli(), `{"spec":"@hourly","zone":"UTC","misfire":"last"}`)
 			keys := queue.NewKeys(s.Prefix, p.plain[i])
 			require.NoError(t, s.Client.HSet(ctx, keys.Schedules(), queue.EncodeName(name), record).Err())
 		}

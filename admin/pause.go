@@ -81,6 +81,18 @@ func (o PauseOptions) check() error {
 	return nil
 }
 
+// Lasts returns in words how long the pause lasts, and why.
+func (o PauseOptions) Lasts() string {
+	text := "until resume"
+	if o.For > 0 {
+		text = "for " + o.For.String()
+	}
+	if o.Why != "" {
+		text += ": " + o.Why
+	}
+	return text
+}
+
 // Pause stops the deliveries of a topic, or of one of its groups, in all processes, until Resume or
 // for PauseOptions.For, even after a restart. A second Pause of the same Scope keeps Since, and
 // replaces all else. Errors wrap ErrInvalidArgument for wrong PauseOptions.

@@ -36,19 +36,53 @@ type Schedule struct {
 
 	// Expected is when the first occurrence that is not in Redis yet is due, with its jitter.
 	// Programs publish each one before it is due. So if Expected is in the past, no program runs
-	// the schedule, or its Message fails. Zero: the schedule is paused or has ended, or Definition
-	// cannot be read.
+	// the schedule, or its Message fails. Zero: the schedule is paused until a resume, or has
+	// ended, or Definition cannot be read.
 	Expected time.Time `json:"expected"`
 
 	Waiting   int       `json:"waiting"`   // occurrences in Redis that are not known to be due yet
-	Paused    time.Time `json:"paused"`    // since when it is paused, or zero
 	Requested time.Time `json:"requested"` // when one was asked for that is not published yet, or zero
+
+	// Pause is the pause of the schedule, nil if there is none.
+	Pause *Pause `json:"pause,omitempty"`
+
+	// LastError is what last kept a program from publishing an occurrence, nil if nothing did. It
+	// stays after the schedule works again: InRow is 0 then.
+	LastError *ScheduleError `json:"last_error,omitempty"`
 
 	// Missed is how many instants have passed before their occurrence was in Redis, since the
 	// schedule began. A program counts them when it publishes again. MissedAt is when one last did,
 	// or zero.
 	Missed   int       `json:"missed"`
 	MissedAt time.Time `json:"missed_at"`
+}
+
+// ScheduleError is why a program could not publish an occurrence of a recurring schedule.
+type ScheduleError struct {
+	At    time.Time `json:"at"`
+	Host  string    `json:"host,omitempty"` // of the program, "" if it does not know its name
+	Error string    `json:"error"`          // such as that of Schedule.Message, at most 512 bytes
+	InRow int       `json:"in_row"`         // failures of all programs since one was last published
+}
+
+// UpcomingFrom returns from when on instants of the schedule come: later than now if a pause with
+// an end lasts until then. comes is false if none do until a resume.
+func (s Schedule) UpcomingFrom(now time.Time) (from time.Time, comes bool) {
+	switch {
+	case s.Pause == nil:
+		return now, true
+	case s.Pause.Until.After(now):
+		return s.Pause.Until, true
+	}
+	return now, !s.Pause.Until.IsZero()
+}
+
+// WhyLate returns in words why an occurrence that is due is not in Redis, as far as is known.
+func (s Schedule) WhyLate() string {
+	if s.LastError != nil && s.LastError.InRow > 0 {
+		return "the programs that run the schedule fail"
+	}
+	return "no program runs the schedule, or its Message has not returned"
 }
 
 // TopicSchedules is the recurring schedules of a topic.
@@ -172,9 +206,15 @@ func readSchedules(topic string, found operate.Recurring) []Schedule {
 // readSchedule returns the schedule of a record. The error says why Expected cannot be told.
 func readSchedule(topic string, r queue.Recurring) (s Schedule, err error) {
 	s = Schedule{Name: r.Name, Topic: topic, Definition: r.Definition, Version: int(r.Version), Cursor: r.Cursor, Next: r.Next,
-		Waiting: len(r.Waiting), Paused: r.Paused, Requested: r.Run, Missed: int(r.Missed), MissedAt: r.Counted}
+		Waiting: len(r.Waiting), Requested: r.Run, Missed: int(r.Missed), MissedAt: r.Counted}
 	if !r.Last.IsZero() {
 		s.Last = r.Last.Add(r.Jitter)
+	}
+	if !r.Paused.IsZero() {
+		s.Pause = &Pause{Since: r.Paused, By: r.By, Why: r.Why, Until: r.Until}
+	}
+	if f := r.Trouble; !f.At.IsZero() {
+		s.LastError = &ScheduleError{At: f.At, Host: f.Host, Error: f.Error, InRow: f.InRow}
 	}
 	defined, err := calendar.Read(r.Definition)
 	if err != nil {
@@ -185,25 +225,33 @@ func readSchedule(topic string, r queue.Recurring) (s Schedule, err error) {
 	if err != nil {
 		return s, err
 	}
-	if next := instants.Next(r.Cursor); !next.IsZero() && s.Paused.IsZero() {
+	if next := instants.Next(r.Cursor); !next.IsZero() && !r.IsStopped() {
 		s.Expected = next.Add(r.Jitter).Local()
 	}
 	return s, nil
 }
 
-// PauseSchedule stops a recurring schedule in all programs, until ResumeSchedule, even after a
-// restart. It takes its waiting occurrences back, and returns how many. One that is due already is
-// delivered. Instants that pass meanwhile are left out, and do not count as missed. The topic is a
-// plain one, as Schedule.Topic has it.
-func (a *Admin) PauseSchedule(ctx context.Context, topic, name string) (takenBack int, err error) {
-	_, takenBack, err = a.amend(ctx, topic, queue.PauseSchedule, name)
-	return takenBack, err
+// PauseSchedule stops a recurring schedule in all programs, until ResumeSchedule or for
+// PauseOptions.For, even after a restart. It takes its waiting occurrences back, and returns how
+// many. One that is due already is delivered. Instants that pass meanwhile are left out, and do not
+// count as missed. A second PauseSchedule keeps Since, and replaces all else. The topic is a plain
+// one, as Schedule.Topic has it. Errors wrap ErrInvalidArgument for wrong PauseOptions: its Scope
+// is for topics and groups, and has to be zero.
+func (a *Admin) PauseSchedule(ctx context.Context, topic, name string, o PauseOptions) (p Pause, takenBack int, err error) {
+	if err = o.check(); err == nil && o.Scope != (Scope{}) {
+		err = fmt.Errorf("%w: Scope is %v, want none for a schedule", ErrInvalidArgument, o.Scope)
+	}
+	if err != nil {
+		return p, 0, fmt.Errorf("pause schedule: %w", err)
+	}
+	r, takenBack, err := a.amend(ctx, topic, queue.Amendment{What: queue.PauseSchedule, Name: name, For: o.For, By: o.By, Why: o.Why})
+	return Pause{Since: r.Paused, By: r.By, Why: r.Why, Until: r.Until}, takenBack, err
 }
 
 // ResumeSchedule ends PauseSchedule, and wakes the programs. The schedule goes on with the next
 // instant. It does nothing if the schedule is not paused. The topic is a plain one.
 func (a *Admin) ResumeSchedule(ctx context.Context, topic, name string) error {
-	_, _, err := a.amend(ctx, topic, queue.ResumeSchedule, name)
+	_, _, err := a.amend(ctx, topic, queue.Amendment{What: queue.ResumeSchedule, Name: name})
 	return err
 }
 
@@ -211,7 +259,7 @@ func (a *Admin) ResumeSchedule(ctx context.Context, topic, name string) error {
 // returns its instant. It wakes the programs that run the schedule, and one publishes it. As long
 // as none has, further calls ask for the same one. The topic is a plain one.
 func (a *Admin) RunSchedule(ctx context.Context, topic, name string) (at time.Time, err error) {
-	r, _, err := a.amend(ctx, topic, queue.RunSchedule, name)
+	r, _, err := a.amend(ctx, topic, queue.Amendment{What: queue.RunSchedule, Name: name})
 	return r.Run, err
 }
 
@@ -222,7 +270,7 @@ func (a *Admin) RemoveSchedule(ctx context.Context, topic, name string, o Delete
 	if o.DryRun {
 		return a.waitingOf(ctx, topic, name)
 	}
-	_, takenBack, err = a.amend(ctx, topic, queue.RemoveSchedule, name)
+	_, takenBack, err = a.amend(ctx, topic, queue.Amendment{What: queue.RemoveSchedule, Name: name})
 	return takenBack, err
 }
 
@@ -244,13 +292,13 @@ func (a *Admin) waitingOf(ctx context.Context, topic, name string) (int, error) 
 	return 0, fmt.Errorf("remove schedule: schedule %q of topic %q: %w", name, topic, ErrNotFound)
 }
 
-func (a *Admin) amend(ctx context.Context, topic string, what queue.Amend, name string) (r queue.Recurring, takenBack int, err error) {
+func (a *Admin) amend(ctx context.Context, topic string, what queue.Amendment) (r queue.Recurring, takenBack int, err error) {
 	t, err := a.topic(ctx, topic, rights.Amending)
 	if err == nil {
-		r, takenBack, err = t.AmendSchedule(ctx, what, name)
+		r, takenBack, err = t.AmendSchedule(ctx, what)
 	}
 	if err != nil {
-		return r, 0, fmt.Errorf("%s schedule: %w", what, err)
+		return r, 0, fmt.Errorf("%s schedule: %w", what.What, err)
 	}
 	return r, takenBack, nil
 }

@@ -24,6 +24,14 @@ type Load struct {
 	// Group is the group whose retries are counted. Default redisdelay.DefaultConsumerGroup, if
 	// the topic has that.
 	Group string
+
+	// Filter chooses the messages that are counted. Without one, all are, whatever their number.
+	// With one, messages are read, at most Most of them, over all partitions. Then Upcoming
+	// returns only the intervals that it could finish.
+	Filter Filter
+
+	// Most is how many messages are read with a Filter at most. Default DefaultMostUpcoming.
+	Most int
 }
 
 // Bucket is an interval, and the number of messages that become due in it.
@@ -35,21 +43,33 @@ type Bucket struct {
 }
 
 // Upcoming counts exactly how many messages become due in each interval, in one atomic step, or in
-// one for each partition. The step is short whatever the number of messages. Errors wrap
-// ErrInvalidArgument for a wrong Load.
+// one for each partition. The step is short whatever the number of messages. With a Filter it
+// reads messages in many steps. Errors wrap ErrInvalidArgument for a wrong Load.
 func (a *Admin) Upcoming(ctx context.Context, topic string, load Load) ([]Bucket, error) {
+	left := load.most()
 	return over(ctx, a, topic, func(plain string) ([]Bucket, error) {
 		buckets, err := a.upcoming(ctx, plain, load)
-		if err == nil {
-			load.From = buckets[0].From // the other partitions count the same intervals
+		if err != nil {
+			return nil, err
 		}
-		return buckets, err
+		load.From = buckets[0].From // the other partitions count the same intervals
+		if load.Filter.isZero() {
+			return buckets, nil
+		}
+		if buckets, err = a.chosen(ctx, plain, load, buckets, &left); err != nil {
+			return nil, fmt.Errorf("upcoming: %w", err)
+		}
+		if buckets == nil {
+			buckets = []Bucket{}
+		}
+		return buckets, nil
 	}, func(sum *[]Bucket, part []Bucket) {
 		if *sum == nil {
 			*sum = part
 			return
 		}
-		for i, b := range part {
+		*sum = (*sum)[:min(len(*sum), len(part))] // a part that was not finished
+		for i, b := range part[:len(*sum)] {
 			(*sum)[i].Waiting += b.Waiting
 			(*sum)[i].Retrying += b.Retrying
 		}

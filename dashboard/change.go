@@ -52,6 +52,14 @@ func span(text string) (time.Duration, error) {
 	return d, nil
 }
 
+// spanOrNone is span, but 0 if the user typed nothing.
+func spanOrNone(text string) (time.Duration, error) {
+	if text = strings.TrimSpace(text); text == "" {
+		return 0, nil
+	}
+	return span(text)
+}
+
 // scopeOf returns what a form pauses: a group if the form has one, else the topic.
 func scopeOf(c *call) (topic, group string, scope admin.Scope) {
 	topic, group = c.q("t"), c.q("g")
@@ -64,13 +72,11 @@ func scopeOf(c *call) (topic, group string, scope admin.Scope) {
 func (d *Dashboard) pause(c *call) (string, error) {
 	topic, group, scope := scopeOf(c)
 	o := admin.PauseOptions{Scope: scope, By: c.user.Name, Why: strings.TrimSpace(c.q("why"))}
-	if text := strings.TrimSpace(c.q("for")); text != "" {
-		var wrong error
-		if o.For, wrong = span(text); wrong != nil {
-			return "", wrong
-		}
+	var err error
+	if o.For, err = spanOrNone(c.q("for")); err != nil {
+		return "", err
 	}
-	_, err := d.admin.Pause(c.ctx, topic, o)
+	_, err = d.admin.Pause(c.ctx, topic, o)
 	d.record(c.ctx, admin.Act{By: c.user.Name, Action: "pause", Topic: topic, Group: group, Detail: o.Why}, err)
 	return d.back("/topic", "Paused. Messages still become ready, but nobody gets them.", "t", topic), err
 }

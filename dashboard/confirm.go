@@ -85,6 +85,25 @@ type confirmPage struct {
 	work
 	target
 	Count int
+
+	// Wrong says what was typed wrongly, "" at first. The rest is what was typed then.
+	Wrong, TypedName, TypedCount, TypedSpread string
+}
+
+// typo is an error in what somebody typed into the form of an operation, which is shown again.
+type typo struct{ error }
+
+func (t typo) Unwrap() error { return t.error }
+
+// again shows the form of an operation once more, with what was typed and what is wrong with it.
+func (d *Dashboard) again(c *call, wrong typo) (*view, error) {
+	v, err := d.confirm(c)
+	if err != nil {
+		return nil, err
+	}
+	p := v.Data.(*confirmPage)
+	p.Wrong, p.TypedName, p.TypedCount, p.TypedSpread = explain(wrong).Text, c.q("typed-name"), c.q("typed-count"), c.q("spread")
+	return v, nil
 }
 
 // name is the name that has to be typed.
@@ -168,17 +187,17 @@ func (d *Dashboard) confirmed(c *call) (string, error) {
 	case err != nil || count < 0:
 		return "", bad("The form is not complete. Go back and try again.")
 	case !sameName(c.q("typed-name"), t.name()):
-		return "", bad("The " + t.Named() + " that you typed is another one. Nothing was changed.")
+		return "", typo{bad("The " + t.Named() + " that you typed is another one. Nothing was changed.")}
 	case strings.ReplaceAll(strings.TrimSpace(c.q("typed-count")), ",", "") != strconv.Itoa(count):
-		return "", bad("The count that you typed is another one. Nothing was changed.")
+		return "", typo{bad("The count that you typed is another one. Nothing was changed.")}
 	case w.Moves && t.To == "":
-		return "", bad("Say to which topic they are moved. Nothing was changed.")
+		return "", typo{bad("Say to which topic they are moved. Nothing was changed.")}
 	case count == 0 && !w.Whole():
 		return "", bad("There is nothing to do.")
 	}
 	if text := strings.TrimSpace(c.q("spread")); text != "" && w.Spreads {
 		if t.Spread, err = span(text); err != nil {
-			return "", err
+			return "", typo{err}
 		}
 	}
 	if w.Whole() { // these have no limit, so they are counted once more

@@ -25,6 +25,7 @@ func (d *Dashboard) functions() template.FuncMap {
 		"plural":  texts.Many,
 		"within":  within,
 		"bytes":   texts.Bytes,
+		"rate":    rate,
 	}
 }
 
@@ -67,8 +68,8 @@ func within(l admin.Lateness) string {
 	switch q := l.Quantile(0.99); {
 	case l.Count() == 0:
 		return "–"
-	case q > time.Minute:
-		return "over a minute"
+	case q > longestLate:
+		return "over " + duration(longestLate)
 	default:
 		return duration(q)
 	}

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -12,11 +13,12 @@ import (
 type sample struct {
 	at                   time.Time
 	published, delivered int
-	late                 []uint32 // buckets of admin.Lateness, of all groups together; they wrap around
+	waits                time.Duration // how late the next ready message is, of the group that is furthest behind
+	late                 []uint32      // buckets of admin.Lateness, of all groups together; they wrap around
 }
 
 func sampleOf(s admin.Stats) sample {
-	one := sample{at: s.Now, published: s.Counters.Published}
+	one := sample{at: s.Now, published: s.Counters.Published, waits: s.RatesSince(admin.Stats{}).Worst().Behind}
 	var late admin.Lateness
 	for _, g := range s.Groups {
 		one.delivered += g.Counters.Delivered
@@ -69,12 +71,12 @@ func (h *history) all() []sample {
 type series struct {
 	At                   []time.Time
 	Published, Delivered []float64 // a second
-	Half, Most           []float64 // 50 % and 99 % of the deliveries were at most so late, ms; the last known where there were none
+	Half, Most           []float64 // 50 % and 99 % of the deliveries were at most so late, ms; NaN where there were none
+	Waits                []float64 // how late the next ready message was that nobody had got, ms
 }
 
 // seriesOf returns the figures between samples.
 func seriesOf(samples []sample) (s series) {
-	half, nearly := 0.0, 0.0
 	for i := 1; i < len(samples); i++ {
 		a, b := samples[i-1], samples[i]
 		took := b.at.Sub(a.at).Seconds()
@@ -85,6 +87,7 @@ func seriesOf(samples []sample) (s series) {
 		for i, bucket := range between.Buckets() {
 			between.Add(bucket.AtMost, int(b.late[i]-a.late[i]))
 		}
+		half, nearly := math.NaN(), math.NaN()
 		if between.Count() > 0 {
 			half, nearly = inMillis(between.Quantile(0.5)), inMillis(between.Quantile(0.99))
 		}
@@ -92,11 +95,34 @@ func seriesOf(samples []sample) (s series) {
 		s.Published = append(s.Published, float64(b.published-a.published)/took)
 		s.Delivered = append(s.Delivered, float64(b.delivered-a.delivered)/took)
 		s.Half, s.Most = append(s.Half, half), append(s.Most, nearly)
+		s.Waits = append(s.Waits, inMillis(b.waits))
 	}
 	return s
 }
 
-// inMillis returns a quantile of lateness for a chart. More than a minute is shown as two minutes.
+// inMillis returns a lateness for a chart. A quantile above all bounds is shown as two days.
 func inMillis(d time.Duration) float64 {
-	return float64(min(d, 2*time.Minute)) / float64(time.Millisecond)
+	if d == math.MaxInt64 {
+		d = 2 * longestLate
+	}
+	return float64(d) / float64(time.Millisecond)
+}
+
+// longestLate is the largest bound of a lateness.
+var longestLate = func() time.Duration {
+	buckets := admin.Lateness{}.Buckets()
+	return buckets[len(buckets)-2].AtMost
+}()
+
+// late returns the figures of one line: how late deliveries were, or what nobody got while it was
+// later than these.
+func (s series) late() []float64 {
+	line := make([]float64, len(s.Most))
+	for i, most := range s.Most {
+		line[i] = s.Waits[i]
+		if most > line[i] {
+			line[i] = most
+		}
+	}
+	return line
 }

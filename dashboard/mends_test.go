@@ -237,23 +237,6 @@ func TestWhoStopsAnOperationIsKnown(t *testing.T) {
 	require.ElementsMatch(t, []string{"ann purge orders", "bob stop orders", "ann purge orders"}, did)
 }
 
-// Another click on Pause while a schedule is paused changes nothing, nor who paused it.
-func TestWhoPausedFirstIsShown(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, operator)
-	s.recur(daily("reports", "a"))
-	for _, name := range []string{"ann", "bob"} {
-		_, err := s.admin.PauseSchedule(ctx, "reports", "a")
-		require.NoError(t, err)
-		require.NoError(t, s.admin.Record(ctx, admin.Act{By: name, Action: "pause-schedule", Topic: "reports", Schedule: "a"}))
-		require.Eventually(t, func() bool {
-			return s.Client.Time(ctx).Val().Sub(s.schedule("reports", "a").Paused) > 2*time.Millisecond
-		}, testkit.Soon, time.Millisecond)
-	}
-	_, body := s.get("/schedule?t=reports&s=a")
-	require.Contains(t, body, " by ann. Instants")
-}
-
 // A message that is looked for by its delay ID is read once for all browsers, too.
 func TestAMessageByDelayIDIsReadOnce(t *testing.T) {
 	t.Parallel()
@@ -365,4 +348,16 @@ func TestAPauseOfNoTimeIsRefused(t *testing.T) {
 	stats, err := s.admin.Stats(ctx, "orders")
 	require.NoError(t, err)
 	require.Nil(t, stats.Pause)
+}
+
+// A typo in a confirmation keeps the form, with what was typed.
+func TestATypoKeepsTheForm(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, operator)
+	s.publishNamed("orders", "order 7", time.Hour)
+	status, body, _ := s.answers(request(http.MethodPost, "/confirm", "do", "remove-topic", "t", "orders", "count", "1", "typed-name", "oders", "typed-count", "1"))
+	require.Equal(t, http.StatusBadRequest, status)
+	require.Contains(t, body, "The topic that you typed is another one. Nothing was changed.")
+	require.Contains(t, body, `<input name="typed-name" value="oders"`)
+	require.Contains(t, body, `<input name="typed-count" value="1"`)
 }

@@ -90,7 +90,7 @@ func TestFormsWorkForEveryName(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, status)
 	status, _ = s.post("/schedule/pause", s.fields("/schedule?t="+q+"&s="+q, "/schedule/pause")...)
 	require.Equal(t, http.StatusSeeOther, status)
-	require.False(t, s.schedule(odd, odd).Paused.IsZero())
+	require.NotNil(t, s.schedule(odd, odd).Pause)
 
 	values := url.Values{} // of a form that is sent with GET
 	form := s.fields("/messages?t="+q, `class="filter`)
@@ -131,7 +131,7 @@ func TestNamesHaveToBeTyped(t *testing.T) {
 			right = name
 		}
 		_, body := s.get("/confirm?do=remove-topic&t=" + url.QueryEscape(name))
-		longest, err := strconv.Atoi(regexp.MustCompile(`name="typed-name" required maxlength="(\d+)"`).FindStringSubmatch(body)[1])
+		longest, err := strconv.Atoi(regexp.MustCompile(`name="typed-name" value="" required maxlength="(\d+)"`).FindStringSubmatch(body)[1])
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, longest, len(right))
 		form := []string{"do", "remove-topic", "t", name, "count", "1", "typed-count", "1", "typed-name"}

@@ -42,6 +42,7 @@ type topicRow struct {
 	Worst                         admin.Severity // of its worst problem, "" for none
 	Said                          string         // that problem
 	Rate, Late                    spark
+	Rates                         admin.Rates // of the last seconds
 }
 
 // sorts are the orders of the list, by the name in the address.
@@ -52,6 +53,7 @@ var sorts = map[string]func(a, b *topicRow) int{
 	"ready":    func(a, b *topicRow) int { return cmp.Compare(b.Ready, a.Ready) },
 	"hand":     func(a, b *topicRow) int { return cmp.Compare(b.InHand, a.InHand) },
 	"retrying": func(a, b *topicRow) int { return cmp.Compare(b.Retrying, a.Retrying) },
+	"behind":   func(a, b *topicRow) int { return cmp.Compare(b.Rates.Worst().Behind, a.Rates.Worst().Behind) },
 	"dead":     func(a, b *topicRow) int { return cmp.Compare(b.Dead, a.Dead) },
 }
 
@@ -138,7 +140,7 @@ func (d *Dashboard) list(query, sort, page string) (*overview, error) {
 	rows = rows[(o.Page-1)*rowsOfPage : min(o.Page*rowsOfPage, len(rows))]
 	for _, row := range rows {
 		figures := seriesOf(d.sweep.past(row.Topic))
-		row.Rate, row.Late = sparkOf(figures.Delivered, rate), sparkOf(figures.Most, milliseconds)
+		row.Rate, row.Late = sparkOf(figures.Delivered, rate), sparkOf(figures.late(), milliseconds)
 		o.Rows = append(o.Rows, *row)
 	}
 	return o, nil
@@ -146,7 +148,7 @@ func (d *Dashboard) list(query, sort, page string) (*overview, error) {
 
 // row returns the row of a topic, without its charts.
 func (k known) row() *topicRow {
-	row := &topicRow{Stats: k.stats}
+	row := &topicRow{Stats: k.stats, Rates: k.stats.RatesSince(k.recent.before)}
 	for _, g := range k.stats.Groups {
 		row.Ready, row.InHand, row.Retrying, row.Dead = row.Ready+g.Ready, row.InHand+g.InHand, row.Retrying+g.Retrying, row.Dead+g.Dead
 	}

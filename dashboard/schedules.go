@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
@@ -16,11 +17,10 @@ import (
 
 // Limits of the pages of recurring schedules.
 const (
-	topicsOfSchedules = 200  // topics of a page
-	schedulesOfTopic  = 20   // schedules of a topic, on the page of many topics
-	schedulesOfPage   = 100  // schedules of a topic, on its own page
-	dueNext           = 10   // occurrences of one schedule
-	actsLooked        = 1000 // newest acts of the audit log among which the one who paused is
+	topicsOfSchedules = 200 // topics of a page
+	schedulesOfTopic  = 20  // schedules of a topic, on the page of many topics
+	schedulesOfPage   = 100 // schedules of a topic, on its own page
+	dueNext           = 10  // occurrences of one schedule
 )
 
 // schedulesPage is a page of the recurring schedules of one topic, or of many.
@@ -43,10 +43,9 @@ type moreSchedules struct {
 // scheduleRow is a schedule in a list.
 type scheduleRow struct {
 	admin.Schedule
-	Defined  periodic.Schedule
-	Err      error  // why the definition cannot be read
-	Late     bool   // an occurrence is due, and no program has published it
-	PausedBy string // as the audit log says, "" if it does not
+	Defined periodic.Schedule
+	Err     error // why the definition cannot be read
+	Late    bool  // an occurrence is due, and no program has published it
 }
 
 // Zoned returns a time in the zone of the schedule.
@@ -79,7 +78,7 @@ func (d *Dashboard) schedules(c *call) (*view, error) {
 			return nil, err
 		}
 		for i := range p.Rows {
-			p.Rows[i] = d.scheduleRow(ctx, p.Rows[i].Schedule, now)
+			p.Rows[i] = newScheduleRow(p.Rows[i].Schedule, now)
 		}
 		return p, nil
 	})
@@ -190,37 +189,17 @@ func findSchedule(all []admin.Schedule, topic, name string) (admin.Schedule, err
 	return admin.Schedule{}, fmt.Errorf("schedule %q of topic %q: %w", name, topic, admin.ErrNotFound)
 }
 
-// scheduleRow returns what a page shows of a schedule.
-func (d *Dashboard) scheduleRow(ctx context.Context, s admin.Schedule, now time.Time) scheduleRow {
+// newScheduleRow returns what a page shows of a schedule.
+func newScheduleRow(s admin.Schedule, now time.Time) scheduleRow {
 	row := scheduleRow{Schedule: s, Late: !s.Expected.IsZero() && s.Expected.Before(now)}
 	row.Defined, row.Err = periodic.FromDefinition(s.Name, s.Definition)
-	if !s.Paused.IsZero() {
-		row.PausedBy = d.pausedBy(ctx, s)
-	}
 	return row
-}
-
-// pausedBy returns who paused a schedule, as the newest acts of the audit log say. Redis has only
-// the time, which is a moment before that of the act.
-func (d *Dashboard) pausedBy(ctx context.Context, s admin.Schedule) string {
-	acts, _ := cached(ctx, &d.reads, "acts", func(ctx context.Context) ([]admin.Act, error) { // without them, it stays unknown
-		acts, _, err := d.admin.Acts(ctx, "", actsLooked)
-		return acts, err
-	})
-	by, nearest := "", time.Minute // another click on Pause changes nothing
-	for _, a := range acts {
-		after := a.At.Sub(s.Paused).Abs()
-		if a.Action == actPauseSchedule && a.Error == "" && a.Topic == s.Topic && a.Schedule == s.Name && after < nearest && !a.At.Before(s.Paused.Add(-time.Second)) {
-			by, nearest = a.By, after
-		}
-	}
-	return by
 }
 
 // schedulePage is the page of one schedule.
 type schedulePage struct {
 	scheduleRow
-	Dues    []time.Time     // when the next occurrences are due; none while it is paused
+	Dues    []time.Time     // when the next occurrences are due; none while it is paused without an end
 	Counted *countedOfTopic // nil: unknown
 }
 
@@ -254,9 +233,9 @@ func (d *Dashboard) schedule(c *call) (*view, error) {
 			return nil, err
 		}
 		now := d.sweep.now()
-		p := &schedulePage{scheduleRow: d.scheduleRow(ctx, s, now)}
-		if p.Err == nil && s.Paused.IsZero() {
-			p.Dues, p.Err = p.Defined.Upcoming(now, dueNext)
+		p := &schedulePage{scheduleRow: newScheduleRow(s, now)}
+		if from, comes := s.UpcomingFrom(now); p.Err == nil && comes {
+			p.Dues, p.Err = p.Defined.Upcoming(from, dueNext)
 		}
 		if stats, err := d.read(ctx, topic); err == nil {
 			p.Counted = countedOf(stats)
@@ -286,11 +265,14 @@ func (d *Dashboard) amend(c *call) (string, error) {
 	switch c.PathValue("do") {
 	case "pause":
 		act.Action = actPauseSchedule
+		o := admin.PauseOptions{By: c.user.Name, Why: strings.TrimSpace(c.q("why"))}
+		if o.For, err = spanOrNone(c.q("for")); err != nil {
+			return "", err
+		}
 		n := 0
-		n, err = d.admin.PauseSchedule(c.ctx, topic, name)
-		if err == nil {
-			act.Detail = texts.Many(n, "waiting occurrence") + " taken back"
-			said = "Paused, and " + act.Detail + "."
+		if _, n, err = d.admin.PauseSchedule(c.ctx, topic, name, o); err == nil {
+			taken := texts.Many(n, "waiting occurrence") + " taken back"
+			act.Detail, said = o.Lasts()+"; "+taken, "Paused, and "+taken+"."
 		}
 	case "resume":
 		act.Action, said = actResumeSchedule, "Resumed. It goes on with its next instant, if a program runs it."

@@ -38,6 +38,7 @@ type known struct {
 	stats    admin.Stats
 	problems []admin.Problem
 	history  history
+	recent   recent
 	round    int // the last round that found it
 }
 
@@ -45,6 +46,25 @@ type known struct {
 type whole struct {
 	partitions []string
 	history    history
+	recent     recent
+}
+
+// window is how far the readings are apart from which rates follow, at least.
+const window = 10 * time.Second
+
+// recent is the readings from which rates of now follow.
+type recent struct {
+	before admin.Stats // one or two windows old; of the beginning the first one
+	next   admin.Stats // takes its place when it is a window old
+}
+
+func (r *recent) add(s admin.Stats) {
+	switch {
+	case r.before.Now.IsZero() || s.Now.Before(r.next.Now):
+		r.before, r.next = s, s
+	case s.Now.Sub(r.next.Now) >= window:
+		r.before, r.next = r.next, s
+	}
 }
 
 func newSweep(a *admin.Admin) *sweep {
@@ -142,6 +162,7 @@ func (s *sweep) noteWhole(stats admin.Stats) {
 	w.partitions = names(stats.Partitions)
 	if stats.Err == nil {
 		w.history.add(sampleOf(stats))
+		w.recent.add(stats)
 	}
 }
 
@@ -187,6 +208,7 @@ func (s *sweep) note(stats admin.Stats) *known {
 	if stats.Err == nil {
 		s.ahead = time.Until(stats.Now)
 		k.history.add(sampleOf(stats))
+		k.recent.add(stats)
 	}
 	return k
 }
@@ -221,7 +243,7 @@ func (s *sweep) all() (all []known, general []admin.Problem, ended time.Time, er
 
 // knownOf returns what was read about a topic, with the problems of all its partitions.
 func (s *sweep) knownOf(stats admin.Stats) known {
-	k := known{stats: stats}
+	k := known{stats: stats, recent: s.recentOf(stats.Topic)}
 	for _, name := range plainOf(stats) {
 		if part := s.topics[name]; part != nil {
 			k.problems = append(k.problems, part.problems...)
@@ -244,6 +266,24 @@ func (s *sweep) now() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Now().Add(s.ahead)
+}
+
+// recentOf returns the readings of a topic from which its rates follow. s.mu is held.
+func (s *sweep) recentOf(topic string) recent {
+	if k := s.topics[topic]; k != nil {
+		return k.recent
+	}
+	if w := s.wholes[topic]; w != nil {
+		return w.recent
+	}
+	return recent{}
+}
+
+// rates returns what happened in a topic in the last seconds before a reading.
+func (s *sweep) rates(stats admin.Stats) admin.Rates {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return stats.RatesSince(s.recentOf(stats.Topic).before)
 }
 
 // past returns the samples of a topic.

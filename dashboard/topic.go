@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 type topicPage struct {
 	admin.Stats
 	Problems   []problem
+	Rates      admin.Rates // of the last seconds
 	Workers    []admin.Worker
 	WorkersErr error // the user of Redis may not see them
 	Charts     []chart
@@ -24,6 +26,16 @@ type topicPage struct {
 	Finding    findPage   // the form
 	LastCheck  *jobView   // nil: none in this process
 	Parts      []topicRow // of a partitioned topic: its partitions
+}
+
+// RatesOf returns the rates of a group.
+func (p topicPage) RatesOf(group string) admin.GroupRates {
+	for _, g := range p.Rates.Groups {
+		if g.Group == group {
+			return g
+		}
+	}
+	return admin.GroupRates{}
 }
 
 // loads are the intervals of the chart of what is to come.
@@ -51,6 +63,7 @@ func (d *Dashboard) topic(c *call) (*view, error) {
 		return nil, err
 	}
 	p := &topicPage{Stats: stats, Problems: found, Workers: workers, WorkersErr: err, Range: c.q("range"), Since: d.sweep.since, Finding: findPage{Contents: c.user.Contents}}
+	p.Rates = d.sweep.rates(stats)
 	p.Parts = d.sweep.rows(stats.Partitions)
 	i := max(0, slices.Index(p.Ranges(), p.Range))
 	p.Range = loads[i].Name
@@ -139,12 +152,47 @@ type chart struct {
 
 // JSON returns the chart for the browser.
 func (c chart) JSON() (string, error) {
-	data := [][]float64{make([]float64, len(c.X))}
+	data := [][]any{make([]any, len(c.X))}
 	for i, x := range c.X {
-		data[0][i] = float64(x)
+		data[0][i] = x
 	}
-	text, err := json.Marshal(map[string]any{"kind": c.Kind, "unit": c.Unit, "names": c.Names, "data": append(data, c.Y...)})
+	for _, line := range c.Y {
+		points := make([]any, len(line))
+		for i, y := range line {
+			if !math.IsNaN(y) { // else null, which is a gap
+				points[i] = y
+			}
+		}
+		data = append(data, points)
+	}
+	text, err := json.Marshal(map[string]any{"kind": c.Kind, "unit": c.Unit, "names": c.Names, "data": data})
 	return string(text), err
+}
+
+// latesSaid says how late messages were. What nobody got counts, too.
+func latesSaid(s series) string {
+	said := "Nothing was delivered."
+	last, most := -1.0, -1.0
+	for _, m := range s.Most {
+		if !math.IsNaN(m) {
+			last, most = m, max(most, m)
+		}
+	}
+	if last >= 0 {
+		said = "99 % last within " + lateWords(last) + ", at most " + lateWords(most) + "."
+	}
+	if waits := s.Waits[len(s.Waits)-1]; waits >= 1000 {
+		said += " The next ready message has waited for " + milliseconds(waits) + "."
+	}
+	return said
+}
+
+// lateWords returns a lateness of a chart in words.
+func lateWords(ms float64) string {
+	if ms > float64(longestLate/time.Millisecond) {
+		return "more than " + duration(longestLate)
+	}
+	return milliseconds(ms)
 }
 
 func upcomingChart(name string, l load) chart {
@@ -170,15 +218,15 @@ func upcomingChart(name string, l load) chart {
 func historyCharts(s series) []chart {
 	rates := chart{ID: "chart-rate", Title: "Published and delivered", Kind: "lines", Unit: "/s", Names: []string{"Delivered", "Published"},
 		Y: [][]float64{s.Delivered, s.Published}, Said: "Not enough was seen yet."}
-	lates := chart{ID: "chart-late", Title: "Lateness", Kind: "lines", Unit: "ms", Names: []string{"Half of them within", "99 % within"},
-		Y: [][]float64{s.Half, s.Most}, Said: rates.Said}
+	lates := chart{ID: "chart-late", Title: "Lateness", Kind: "lines", Unit: "ms", Names: []string{"Half of them within", "99 % within", "The next one waits"},
+		Y: [][]float64{s.Half, s.Most, s.Waits}, Said: rates.Said}
 	for _, at := range s.At {
 		rates.X = append(rates.X, at.Unix())
 	}
 	lates.X = rates.X
 	if n := len(s.At); n > 0 {
 		rates.Said = "Delivered last " + rate(s.Delivered[n-1]) + ", at most " + rate(slices.Max(s.Delivered)) + "."
-		lates.Said = "99 % last within " + milliseconds(s.Most[n-1]) + ", at most " + milliseconds(slices.Max(s.Most)) + "."
+		lates.Said = latesSaid(s)
 	}
 	return []chart{rates, lates}
 }

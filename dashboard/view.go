@@ -98,6 +98,13 @@ func (d *Dashboard) show(w http.ResponseWriter, c *call, status int, name string
 // fail shows an error as a page.
 func (d *Dashboard) fail(w http.ResponseWriter, c *call, err error) {
 	said := explain(err)
+	var wrong typo
+	if errors.As(err, &wrong) {
+		if v, err := d.again(c, wrong); err == nil {
+			d.show(w, c, said.Status, "confirm", v)
+			return
+		}
+	}
 	if said.Status >= http.StatusInternalServerError {
 		d.config.Logger.Warn("The dashboard cannot answer", "path", c.URL.Path, "error", err)
 	}

@@ -2,6 +2,7 @@ package periodic
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -11,10 +12,11 @@ import (
 )
 
 // complain logs that the schedule waits for its own Message, or for another try. It does so when an
-// occurrence is late for that, or after a minute, and then once a minute.
-func (s *schedule) complain(r queue.Recurring, now time.Time) {
+// occurrence is late for that, or after a minute, and then once a minute. If a call has not
+// returned, the error is for the record too.
+func (s *schedule) complain(r queue.Recurring, now time.Time) (stuck error) {
 	next := s.series.Next(r.Cursor)
-	late := r.Paused.IsZero() && !next.IsZero() && now.After(next.Add(s.jitter))
+	late := !r.IsStopped() && !next.IsZero() && now.After(next.Add(s.jitter))
 	own := s.periodic.now()
 	s.mu.Lock()
 	since, failures := s.since, s.failures
@@ -32,9 +34,11 @@ func (s *schedule) complain(r queue.Recurring, now time.Time) {
 	case !says:
 	case !since.IsZero():
 		s.logger.Error("Message or Publish has not returned, so the schedule waits", errSlow, watermill.LogFields{"since": since, "late": late})
+		return fmt.Errorf("Message or Publish has not returned after %v", own.Sub(since).Round(time.Second)) //nolint:staticcheck // names of calls
 	default:
 		s.logger.Error("An occurrence of the schedule is late, because it could not be published", errFailed, watermill.LogFields{"failures": failures})
 	}
+	return nil
 }
 
 var (
@@ -46,7 +50,7 @@ var (
 // after now, because the server's clock was ahead. Otherwise the schedule would rest until that
 // time. seen is the latest time that the clock has shown.
 func (s *schedule) comeBack(r queue.Recurring, seen, now time.Time) (a queue.Amendment) {
-	known := calendar.PassedOver(s.series, now.Add(-s.jitter), r.Cursor, r.Waiting)
+	known := calendar.PassedOver(s.series, r.Passed(now), r.Cursor, r.Waiting)
 	if r.Last.After(known) {
 		known = r.Last
 	}

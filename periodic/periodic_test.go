@@ -690,7 +690,7 @@ func TestAProgramThatNobodyCanWakeSaysSo(t *testing.T) {
 	a, err := admin.New(admin.Config{Client: owner})
 	require.NoError(t, err)
 	for range 3 {
-		_, err = a.PauseSchedule(ctx, "t", "a")
+		_, _, err = a.PauseSchedule(ctx, "t", "a", admin.PauseOptions{})
 		require.NoError(t, err)
 		require.NoError(t, a.ResumeSchedule(ctx, "t", "a"))
 		require.Eventually(t, waits(1), 30*time.Second, time.Millisecond)

@@ -67,7 +67,7 @@ func (p planner) plan(r queue.Recurring, now time.Time, pace pace) (found plan) 
 			waits++
 		}
 	}
-	if !r.Paused.IsZero() || waits > mostWaiting/2 || waits > 0 && r.Cursor.Add(p.jitter).After(now.Add(p.ahead/2)) {
+	if r.IsStopped() || waits > mostWaiting/2 || waits > 0 && r.Cursor.Add(p.jitter).After(now.Add(p.ahead/2)) {
 		return found
 	}
 	after, missed := r.Cursor, int64(0)
@@ -134,7 +134,7 @@ func (p planner) leave(at, before time.Time) (first time.Time, left int64) {
 
 // restsUntil returns until when the plan for a record is empty, as it is now.
 func (p planner) restsUntil(r queue.Recurring) time.Time {
-	if !r.Paused.IsZero() || p.series.Next(r.Cursor).IsZero() {
+	if r.IsStopped() || p.series.Next(r.Cursor).IsZero() {
 		return r.Cursor.AddDate(1000, 0, 0)
 	}
 	rest := r.Cursor.Add(-p.ahead / 2)

@@ -470,7 +470,7 @@ func (e *era) begin(ctx context.Context, operator *admin.Admin, v event, program
 	e.note(fmt.Sprintf("begins: %+v", v))
 	switch v.what {
 	case "pause":
-		if _, err := operator.PauseSchedule(ctx, "t", name); err == nil {
+		if _, _, err := operator.PauseSchedule(ctx, "t", name, admin.PauseOptions{}); err == nil {
 			e.drop(name)
 			e.mu.Lock()
 			e.paused[name] = true

@@ -308,7 +308,9 @@ func (t *topic) consider(ctx context.Context, some []*schedule, records []queue.
 			amendments, theirs = append(amendments, a), append(theirs, s)
 		}
 		if follows && a.What != queue.ReturnSchedule {
-			t.publish(s, records[i], c)
+			if stuck := t.publish(s, records[i], c); stuck != nil && a.What == "" {
+				amendments, theirs = append(amendments, failed(records[i], stuck)), append(theirs, s)
+			}
 		}
 	}
 	if len(amendments) == 0 {
@@ -333,11 +335,11 @@ func (t *topic) consider(ctx context.Context, some []*schedule, records []queue.
 }
 
 // publish begins to publish what is wanted of a schedule, in a goroutine of its own: a Message that
-// hangs delays its own schedule only. Calls of Publish go to Redis together.
-func (t *topic) publish(s *schedule, r queue.Recurring, c serverClock) {
+// hangs delays its own schedule only. Calls of Publish go to Redis together. The error of
+// one that hangs is for the record.
+func (t *topic) publish(s *schedule, r queue.Recurring, c serverClock) (stuck error) {
 	if !s.free(t.periodic.now()) {
-		s.complain(r, c.server)
-		return
+		return s.complain(r, c.server)
 	}
 	pace := s.paceNow()
 	plan := s.plan(r, c.server, pace)
@@ -353,7 +355,7 @@ func (t *topic) publish(s *schedule, r queue.Recurring, c serverClock) {
 	}
 	if len(plan.occurrences) == 0 {
 		s.rest = s.restsUntil(r)
-		return
+		return nil
 	}
 	s.begin()
 	t.periodic.making.Go(func() {
@@ -361,5 +363,26 @@ func (t *topic) publish(s *schedule, r queue.Recurring, c serverClock) {
 		if waited := s.end(err); waited || again && err == nil || t.isSettling() > 0 {
 			t.lookAgain()
 		}
+		if err != nil {
+			t.note(s, failed(r, err))
+		}
 	})
+	return nil
+}
+
+// failed is a note in the record of a schedule that this program could not publish an occurrence.
+func failed(r queue.Recurring, err error) queue.Amendment {
+	return queue.Amendment{What: queue.FailSchedule, Name: r.Name, Seen: r.Version, Error: err.Error()}
+}
+
+// noteTimeout is how long a program tries to note a failure. The log has it too.
+const noteTimeout = 5 * time.Second
+
+// note writes a failure into the record of its schedule. Redis may be what has failed.
+func (t *topic) note(s *schedule, failure queue.Amendment) {
+	ctx, cancel := context.WithTimeout(context.Background(), noteTimeout)
+	defer cancel()
+	if _, err := t.queue.AmendNew(ctx, failure); err != nil {
+		s.logger.Debug("Cannot note a failure in the record of the schedule", watermill.LogFields{"err": err.Error()})
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
@@ -205,9 +206,12 @@ func (w *world) record(name string) queue.Recurring {
 	return records[0]
 }
 
-func (w *world) pause(name string) {
+func (w *world) pause(name string) { w.pauseFor(name, 0) }
+
+// pauseFor pauses a schedule for a time, 0 until a resume.
+func (w *world) pauseFor(name string, d time.Duration) {
 	w.t.Helper()
-	_, err := w.Admin().PauseSchedule(context.Background(), "t", name)
+	_, _, err := w.Admin().PauseSchedule(context.Background(), "t", name, admin.PauseOptions{For: d})
 	require.NoError(w.t, err)
 }
 

@@ -228,7 +228,9 @@ func exportSchedule(out chan<- prometheus.Metric, now time.Time, s admin.Schedul
 	}
 	instant(out, descScheduleLast, s.Last, s.Topic, s.Name)
 	instant(out, descScheduleNext, next, s.Topic, s.Name)
-	instant(out, descSchedulePaused, s.Paused, s.Topic, s.Name)
+	if s.Pause != nil {
+		instant(out, descSchedulePaused, s.Pause.Since, s.Topic, s.Name)
+	}
 	gauge(out, descScheduleOverdue, age(now, s.Expected), s.Topic, s.Name)
 	counter(out, descScheduleMissed, s.Missed, s.Topic, s.Name)
 }

@@ -187,8 +187,9 @@ func TestCounters(t *testing.T) {
 		lateness_seconds_bucket{group="shop",topic="orders",le="0.002"} 5
 		lateness_seconds_bucket{group="shop",topic="orders",le="1"} 8
 		lateness_seconds_bucket{group="shop",topic="orders",le="60"} 9
+		lateness_seconds_bucket{group="shop",topic="orders",le="86400"} 9
 		lateness_seconds_count{group="shop",topic="orders"} 12
-		lateness_seconds_sum{group="shop",topic="orders"} 210.504
+		lateness_seconds_sum{group="shop",topic="orders"} 259230.504
 	`)
 }
 
@@ -345,7 +346,7 @@ func (w *world) recur(name string, cursor, paused time.Time, missed int, last ti
 		}
 		return t.UnixMilli()
 	}
-	w.set("schedules", name, fmt.Sprintf(`1 %d %d 0 0 0 %d 0 %d %s {"spec":"@hourly","zone":"UTC","misfire":"last"%s}`,
+	w.set("schedules", name, fmt.Sprintf(`1 %d %d 0 0 0 %d 0 %d %s - - {"spec":"@hourly","zone":"UTC","misfire":"last"%s}`,
 		ms(cursor), ms(paused), missed, ms(last), waiting, end))
 }
 

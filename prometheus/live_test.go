@@ -98,7 +98,7 @@ func traffic(t *testing.T, client redis.UniversalClient, a *admin.Admin) {
 	ran := make(chan error, 1)
 	go func() { ran <- recurring.Run(running) }()
 	require.Eventually(t, func() bool {
-		_, err := a.PauseSchedule(ctx, "reports", "paused")
+		_, _, err := a.PauseSchedule(ctx, "reports", "paused", admin.PauseOptions{})
 		return err == nil
 	}, 10*time.Second, 10*time.Millisecond)
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -59,6 +60,7 @@ type app struct {
 	relaying        *relaySettings
 	args            []string // of the command line
 	json            bool
+	utc             bool
 	consent         consent
 	client          redis.UniversalClient // nil until the first use
 	began           bool                  // the arguments are read, and a command runs
@@ -79,6 +81,7 @@ Begin with "redisdelay doctor". Exit codes: 0 fine, 1 something is wrong, 2 used
 	}}
 	a.settings = newSettings(sys.environment, a.root.PersistentFlags())
 	a.connection = declareConnection(a.settings)
+	a.root.PersistentFlags().BoolVar(&a.utc, "utc", false, "read and show times in UTC; by default in the zone of this machine")
 	a.root.RunE = a.incomplete
 	a.root.SetOut(sys.stdout)
 	a.root.SetErr(sys.stderr)
@@ -141,6 +144,9 @@ func (a *app) runs(do func(ctx context.Context, args []string) error) func(*cobr
 
 // begin reads the settings.
 func (a *app) begin(cmd *cobra.Command) error {
+	if a.utc {
+		time.Local = time.UTC // of this process, which runs one command
+	}
 	a.began, a.running = true, cmd
 	if err := errors.Join(a.refuseEmpty(cmd), a.settings.resolve(cmd.Flags())); err != nil {
 		return err

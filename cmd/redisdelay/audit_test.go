@@ -74,7 +74,7 @@ func TestActsAreInTheAuditLog(t *testing.T) {
 		"purge orders | billing | begins with 2 dead letters", "purge orders | billing | done: 2 dead letters",
 		"reschedule orders | in 2h", "cancel orders", "kill orders | billing | by ann held",
 		"remove-group orders | audit | done: 5 messages", "deliver-now orders",
-		"publish orders | 0 bytes, UUID new", "pause-schedule reports | clean-up | 1 waiting occurrence taken back", "run-schedule reports | clean-up",
+		"publish orders | 0 bytes, UUID new", "pause-schedule reports | clean-up | until resume; 1 waiting occurrence taken back", "run-schedule reports | clean-up",
 		"resume-schedule reports | clean-up", "remove-schedule reports | daily-report | done: 1 waiting occurrence",
 		"remove-topic oders | done: 1 message", "pause nowhere | until resume failed",
 	}, said)

@@ -48,7 +48,7 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 		return message.NewMessage("", []byte(evil)), nil
 	}})
 	// A definition that no program has written.
-	require.NoError(t, w.client.HSet(t.Context(), "redisdelay:{"+topic+"}:schedules", "odd", "1 1 0 0 0 0 0 - "+evil).Err())
+	require.NoError(t, w.client.HSet(t.Context(), "redisdelay:{"+topic+"}:schedules", "odd", "1 1 0 0 0 0 0 0 0 - - - "+evil).Err())
 	file := filepath.Join(t.TempDir(), "schedules")
 	require.NoError(t, os.WriteFile(file, []byte(`{"schedules":[{"name":"\u001b[2J","topic":"\u001b[2J","spec":"\u001b[2J","\u001b[2J":1}]}`), 0o600))
 

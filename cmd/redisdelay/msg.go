@@ -17,6 +17,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/texts"
+	"github.com/redisdelay/watermill-redisdelay/internal/when"
 )
 
 // states are those that a message can be listed in.
@@ -59,7 +60,7 @@ groups. If a group has one of these ready, in hand or dead, nothing changes. An 
 	var in, at string
 	reschedule := a.msgCommandBy("reschedule", "give a waiting message another due time", meant+"\nA time at or after expires_at is refused.", `orders "order 123" --in 2h`, func(f *pflag.FlagSet) {
 		f.StringVar(&in, "in", "", "due after this `duration`; a negative one is now")
-		f.StringVar(&at, "at", "", "due at this `time`, RFC 3339; a past one is now")
+		f.StringVar(&at, "at", "", "due at this `time`, such as \"tomorrow 9:00\", 2h (from now) or 2026-11-27T09:00:00Z; a past one is now")
 	}, func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, ref admin.Ref) error {
 		when, err := due(in, at)
 		if err != nil {
@@ -84,7 +85,7 @@ func due(in, at string) (admin.When, error) {
 	case (in == "") == (at == ""):
 		return admin.When{}, refuse("set either --in or --at")
 	case at != "":
-		t, err := parseTime("--at", at)
+		t, err := instant(time.Now(), "--at", at, when.Future)
 		return admin.At(t), err
 	default:
 		d, err := time.ParseDuration(in) // a negative one is now, as a past time is

@@ -260,26 +260,36 @@ func (t *table) flush(none string, err error) error {
 	return cmp.Or(err, t.o.out.failed)
 }
 
+// width returns how wide the lines are.
+func (t *table) width() (widest int) {
+	rows := t.rows
+	for _, line := range t.lines() {
+		widest = max(widest, columns(line))
+	}
+	t.rows = rows
+	return widest
+}
+
 // lines returns the header and the rows as text.
 func (t *table) lines() (lines []string) {
 	widths, right := make([]int, len(t.header)), make([]bool, len(t.header))
 	texts := make([][]string, len(t.rows))
 	for i, h := range t.header {
-		widths[i] = utf8.RuneCountInString(h)
+		widths[i] = columns(h)
 	}
 	for r, row := range t.rows {
 		for c, value := range row {
 			_, number := plain(value).(int)
 			right[c] = right[c] || number
 			text := cell(value)
-			widths[c] = max(widths[c], utf8.RuneCountInString(text))
+			widths[c] = max(widths[c], columns(text))
 			texts[r] = append(texts[r], text)
 		}
 	}
 	line := func(texts []string, styles func(i int) style) string {
 		var b strings.Builder
 		for i, text := range texts {
-			fill := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text))
+			fill := strings.Repeat(" ", widths[i]-columns(text))
 			if right[i] {
 				b.WriteString(fill)
 			}
@@ -343,8 +353,8 @@ func cell(value any) string {
 	}
 }
 
-// stamp returns a time in UTC, to the second.
-func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
+// stamp returns a time in the zone of this machine, to the second. --utc makes that UTC.
+func stamp(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05Z07:00") }
 
 // span returns a duration in its two largest units, such as 2h5m.
 func span(d time.Duration) string {
@@ -372,12 +382,4 @@ func ago(t, now time.Time) string {
 	default:
 		return "in " + span(-d)
 	}
-}
-
-// cut returns at most n characters of a text.
-func cut(text string, n int) string {
-	if utf8.RuneCountInString(text) <= n {
-		return text
-	}
-	return string([]rune(text)[:max(n-1, 0)]) + "…"
 }

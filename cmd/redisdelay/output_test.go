@@ -178,3 +178,15 @@ func TestDeadLettersAreChosenByTime(t *testing.T) {
 	require.Equal(t, exitRefused, status)
 	require.Contains(t, said, `--since is "yesterday"`)
 }
+
+// Names in Chinese, Japanese and Korean take two columns a character on a terminal.
+func TestWideCharactersAlign(t *testing.T) {
+	t.Parallel()
+	o := &output{out: &sink{}}
+	table := o.table("TOPIC", "READY")
+	table.row(nil, "注文", 7)
+	table.row(nil, "orders", 12)
+	require.Equal(t, []string{"TOPIC   READY", "注文        7", "orders     12"}, table.lines())
+	require.Equal(t, "注…", cut("注文注文", 4))
+	require.Equal(t, 4, columns("\x1b[31m注文\x1b[0m"))
+}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
 )
@@ -44,8 +45,8 @@ func (a *app) pauseCommand() *cobra.Command {
 		Example: "  redisdelay pause orders --why \"the partner is down\" --for 2h",
 		RunE: a.runs(func(ctx context.Context, args []string) error {
 			o.By = a.who()
-			if o.For < 0 {
-				return refuse("--for is %v; it must be positive", o.For)
+			if err := forward(o); err != nil {
+				return err
 			}
 			operator, err := a.admin()
 			if err != nil {
@@ -56,7 +57,7 @@ func (a *app) pauseCommand() *cobra.Command {
 			}
 			o.Scope = scopeOf(group)
 			pausing, err := operator.Pause(context.WithoutCancel(ctx), args[0], o)
-			a.record(ctx, operator, admin.Act{Action: "pause", Topic: args[0], Group: group, Detail: pauseDetail(o)}, err)
+			a.record(ctx, operator, admin.Act{Action: "pause", Topic: args[0], Group: group, Detail: o.Lasts()}, err)
 			if err != nil {
 				return err
 			}
@@ -64,8 +65,7 @@ func (a *app) pauseCommand() *cobra.Command {
 			a.out.say(p, "%s is %s.", p, pausedText(pausing))
 			return nil
 		})}
-	c.Flags().StringVar(&o.Why, "why", "", "why, for the next who looks")
-	c.Flags().DurationVar(&o.For, "for", 0, "resume by itself after this time; 0: only by resume")
+	pauseFlags(c.Flags(), &o)
 	a.groupFlag(c, &group)
 	c.Flags().Lookup("group").Usage = "only this consumer group"
 	a.consentFlags(c.Flags())
@@ -73,16 +73,18 @@ func (a *app) pauseCommand() *cobra.Command {
 	return c
 }
 
-// pauseDetail says for the audit log how long a pause lasts, and why.
-func pauseDetail(o admin.PauseOptions) string {
-	detail := "until resume"
-	if o.For > 0 {
-		detail = "for " + o.For.String()
+// pauseFlags adds the flags that say why something is paused, and for how long.
+func pauseFlags(flags *pflag.FlagSet, o *admin.PauseOptions) {
+	flags.StringVar(&o.Why, "why", "", "why, for the next who looks")
+	flags.DurationVar(&o.For, "for", 0, "resume by itself after this time; 0: only by resume")
+}
+
+// forward refuses a pause that would end before it begins.
+func forward(o admin.PauseOptions) error {
+	if o.For < 0 {
+		return refuse("--for is %v; it must be positive", o.For)
 	}
-	if o.Why != "" {
-		detail += ": " + o.Why
-	}
-	return detail
+	return nil
 }
 
 // mayPause returns whether a topic or group is to be paused. It asks if a pause would be replaced,
@@ -108,10 +110,10 @@ func (a *app) mayPause(ctx context.Context, operator *admin.Admin, topic, group 
 	switch {
 	case there != nil:
 		return a.agreedTo(ctx, act{Action: "pause", Topic: topic, Group: group, Count: 1, Unit: "pause", Partitions: p.Partitions, DryRun: a.consent.dryRun},
-			fmt.Sprintf("replace a pause: %s is %s; the new one is %s", lower(p.String()), pausedText(*there), pauseDetail(o)))
+			fmt.Sprintf("replace a pause: %s is %s; the new one is %s", lower(p.String()), pausedText(*there), o.Lasts()))
 	case a.consent.dryRun:
 		a.out.say(act{Action: "pause", Topic: topic, Group: group, Count: 1, Unit: "pause", Partitions: p.Partitions, DryRun: true}, "This would pause %s, %s.",
-			lower(p.String()), pauseDetail(o))
+			lower(p.String()), o.Lasts())
 		return false, nil
 	}
 	return true, nil

@@ -13,6 +13,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/texts"
+	"github.com/redisdelay/watermill-redisdelay/internal/when"
 	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
@@ -63,7 +64,7 @@ func (a *app) publishCommand() *cobra.Command {
 		RunE:    a.runs(func(ctx context.Context, args []string) error { return a.publish(ctx, args[0], args[1:], p) })}
 	c.Flags().StringToStringVar(&p.metadata, "metadata", nil, "`key=value` of its metadata; may be repeated")
 	c.Flags().StringVar(&p.in, "in", "", "due after this `duration`")
-	c.Flags().StringVar(&p.at, "at", "", "due at this `time`, RFC 3339")
+	c.Flags().StringVar(&p.at, "at", "", "due at this `time`, such as \"tomorrow 9:00\", 2h (from now) or 2026-11-27T09:00:00Z")
 	c.Flags().StringVar(&p.uuid, "uuid", "", "its UUID; default a new one")
 	c.Flags().StringVar(&p.delayID, "delay-id", "", "its delay ID; it replaces a waiting message that has it")
 	c.Flags().BoolVar(&p.create, "create", false, "make the topic if there is none")
@@ -89,7 +90,7 @@ func (a *app) publish(ctx context.Context, topic string, file []string, p publis
 		}
 		redisdelay.DelayFor(msg, d)
 	case p.at != "":
-		at, err := parseTime("--at", p.at)
+		at, err := instant(time.Now(), "--at", p.at, when.Future)
 		if err != nil {
 			return err
 		}
@@ -148,12 +149,4 @@ func parseDuration(flag, text string) (time.Duration, error) {
 		return 0, refuse("%s is %q; it must be a duration such as 2h", flag, text)
 	}
 	return d, nil
-}
-
-func parseTime(flag, text string) (time.Time, error) {
-	t, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		return t, refuse("%s is %q; it must be a time such as 2026-03-04T12:00:00Z", flag, text)
-	}
-	return t, nil
 }

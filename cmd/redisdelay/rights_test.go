@@ -251,7 +251,7 @@ func (h *holder) redisActs() map[string]func() error {
 		"dead requeue": tool("dead requeue orders --yes ID"), "dead purge": tool("dead purge orders --yes DEAD"), "dead move": tool("dead move moving --to moved --create --yes"),
 		"groups rm": tool("groups rm old g --yes"), "topics rm": tool("topics rm old --yes"), "repair": tool("repair broken --yes"),
 		"schedules pause": tool("schedules pause reports clean-up"), "schedules resume": tool("schedules resume reports clean-up"),
-		"schedules run": tool("schedules run reports clean-up --yes"), "schedules rm": tool("schedules rm reports clean-up --yes"),
+		"schedules run": tool("schedules run reports clean-up --yes --wait 0"), "schedules rm": tool("schedules rm reports clean-up --yes"),
 		"partitions set": tool("partitions set parcels 3"), "groups limit": tool("groups limit orders billing --rate 5/s"),
 		"CLIENT PAUSE": raw("client", "pause", 1), "CLIENT KILL": raw("client", "kill", "type", "normal", "skipme", "yes"), "CLIENT LIST": raw("client", "list"),
 		"KEYS": raw("keys", "*"), "FLUSHALL": raw("flushall"), "FLUSHDB": raw("flushdb"), "CONFIG GET": raw("config", "get", "*"), "CONFIG SET": raw("config", "set", "maxmemory", 0),

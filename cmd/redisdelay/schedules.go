@@ -24,12 +24,21 @@ func (a *app) schedulesCommand() *cobra.Command {
 		})
 	show.Flags().IntVar(&next, "next", 5, "how many occurrences are shown, at most 1000")
 
-	pause := a.scheduleCommandOn("pause", "stop a schedule in all programs", `Stops a schedule in all programs, and takes back its occurrences that wait. What passes meanwhile is left out.`,
-		"reports daily-report", a.pauseSchedule)
+	var o admin.PauseOptions
+	pause := a.scheduleCommandOn("pause", "stop a schedule in all programs", `Stops a schedule in all programs, until resume or for a time, and takes back its occurrences that wait. What passes meanwhile is left out.`,
+		"reports daily-report --why stock-taking --for 2h", func(ctx context.Context, operator *admin.Admin, topic, name string) error {
+			return a.pauseSchedule(ctx, operator, topic, name, o)
+		})
+	pauseFlags(pause.Flags(), &o)
 	resume := a.scheduleCommandOn("resume", "end a pause of a schedule", `Ends a pause, and wakes the programs. The schedule goes on with the next instant.`,
 		"reports daily-report", a.resumeSchedule)
-	runNow := a.scheduleCommandOn("run", "ask for one occurrence now", `Asks for one occurrence now, even of a paused schedule, and wakes the programs. One that has the schedule publishes it.`,
-		"reports daily-report --yes", a.runSchedule)
+	wait := 10 * time.Second
+	runNow := a.scheduleCommandOn("run", "ask for one occurrence now, and say whether it came",
+		`Asks for one occurrence now, even of a paused schedule, and wakes the programs. One that has the schedule publishes it. The command waits for that, and says what it found. It fails if no program published the occurrence in time.`,
+		"reports daily-report --yes", func(ctx context.Context, operator *admin.Admin, topic, name string) error {
+			return a.runSchedule(ctx, operator, topic, name, wait)
+		})
+	runNow.Flags().DurationVar(&wait, "wait", wait, "how long to wait for a program; 0: not at all")
 	remove := a.scheduleCommandOn("rm", "remove a schedule, and its occurrences that wait", effectOf("remove-schedule"), "reports daily-report --dry-run", a.removeSchedule)
 	for _, c := range []*cobra.Command{runNow, remove} {
 		a.consentFlags(c.Flags())
@@ -79,13 +88,20 @@ func (a *app) schedulesOf(ctx context.Context, named []string, do func(admin.Sch
 }
 
 func (a *app) listSchedules(ctx context.Context, named []string) error {
-	t := a.out.table("TOPIC", "SCHEDULE", "SPEC", "ZONE", "NEXT DUE", "WAITING", "MISSED", "PAUSED SINCE")
+	t := a.out.table("TOPIC", "SCHEDULE", "SPEC", "ZONE", "NEXT DUE", "WAITING", "MISSED", "PAUSED SINCE", "FAILS WITH")
 	err := a.schedulesOf(ctx, named, func(s admin.Schedule) {
 		next := any(s.Next)
 		if s.Next.IsZero() {
 			next = doubtful.in(s.Expected, !s.Expected.IsZero())
 		}
-		t.row(s, s.Topic, s.Name, cut(s.Spec, 40), s.Zone, next, s.Waiting, s.Missed, doubtful.in(s.Paused, !s.Paused.IsZero()))
+		since, failed := time.Time{}, ""
+		if s.Pause != nil {
+			since = s.Pause.Since
+		}
+		if s.LastError != nil && s.LastError.InRow > 0 {
+			failed = cut(s.LastError.Error, 60)
+		}
+		t.row(s, s.Topic, s.Name, cut(s.Spec, 40), s.Zone, next, s.Waiting, s.Missed, doubtful.in(since, s.Pause != nil), doubtful.in(failed, failed != ""))
 	})
 	return t.flush("There is no schedule."+a.where(), err)
 }
@@ -148,9 +164,9 @@ func (a *app) showSchedule(ctx context.Context, operator *admin.Admin, topic, na
 	}
 	shown := shownSchedule{Schedule: s, Upcoming: []time.Time{}, Counters: countedOf(stats)}
 	defined, err := periodic.FromDefinition(name, s.Definition)
-	if err == nil && s.Paused.IsZero() {
+	if from, comes := s.UpcomingFrom(stats.Now); err == nil && comes {
 		var dues []time.Time
-		dues, err = defined.Upcoming(stats.Now, next)
+		dues, err = defined.Upcoming(from, next)
 		for _, due := range dues {
 			shown.Upcoming = append(shown.Upcoming, due.UTC())
 		}
@@ -215,11 +231,14 @@ func (a *app) saySchedule(shown shownSchedule, zone *time.Location) {
 	if !s.Requested.IsZero() {
 		a.sayPart("requested", stamp(s.Requested)+", and no program has published it yet")
 	}
+	if s.Pause != nil {
+		a.sayPart("paused", strings.TrimPrefix(pausedText(*s.Pause), "paused "))
+	}
+	a.sayPart("last error", errorText(s.LastError))
 	switch {
-	case !s.Paused.IsZero():
-		a.sayPart("paused", "since "+stamp(s.Paused))
 	case s.Next.IsZero() && !s.Expected.IsZero():
-		a.sayPart("next due", stamp(s.Expected)+", and it is not in Redis: no program runs the schedule, or its Message fails")
+		a.sayPart("next due", stamp(s.Expected)+", and it is not in Redis: "+s.WhyLate())
+	case s.Pause != nil:
 	case s.Next.IsZero() && shown.Problem == "":
 		a.sayPart("next due", "never: the schedule has ended")
 	}
@@ -235,20 +254,40 @@ func (a *app) saySchedule(shown shownSchedule, zone *time.Location) {
 	}
 }
 
-// amended is the object of the commands schedules pause and resume.
-type amended struct {
-	Topic     string `json:"topic"`
-	Schedule  string `json:"schedule"`
-	Paused    bool   `json:"paused"`
-	TakenBack int    `json:"taken_back,omitempty"` // occurrences that waited
+// errorText says when and where a schedule last failed, and whether it still does.
+func errorText(e *admin.ScheduleError) string {
+	if e == nil {
+		return ""
+	}
+	text := stamp(e.At)
+	if e.Host != "" {
+		text += " on " + e.Host
+	}
+	if text += ": " + e.Error; e.InRow == 0 {
+		return text + "; an occurrence was published after it"
+	}
+	return text + "; " + texts.Many(e.InRow, "failure") + " since an occurrence was last published"
 }
 
-func (a *app) pauseSchedule(ctx context.Context, operator *admin.Admin, topic, name string) error {
-	n, err := operator.PauseSchedule(context.WithoutCancel(ctx), topic, name)
-	a.record(ctx, operator, admin.Act{Action: "pause-schedule", Topic: topic, Schedule: name, Detail: texts.Many(n, "waiting occurrence") + " taken back"}, err)
+// amended is the object of the commands schedules pause and resume.
+type amended struct {
+	Topic     string       `json:"topic"`
+	Schedule  string       `json:"schedule"`
+	Paused    bool         `json:"paused"`
+	Pause     *admin.Pause `json:"pause,omitempty"`      // nil after a resume
+	TakenBack int          `json:"taken_back,omitempty"` // occurrences that waited
+}
+
+func (a *app) pauseSchedule(ctx context.Context, operator *admin.Admin, topic, name string, o admin.PauseOptions) error {
+	if err := forward(o); err != nil {
+		return err
+	}
+	o.By = a.who()
+	pause, n, err := operator.PauseSchedule(context.WithoutCancel(ctx), topic, name, o)
+	taken := texts.Many(n, "waiting occurrence") + " taken back"
+	a.record(ctx, operator, admin.Act{Action: "pause-schedule", Topic: topic, Schedule: name, Detail: o.Lasts() + "; " + taken}, err)
 	if err == nil {
-		a.out.say(amended{topic, name, true, n}, "Schedule %q of topic %q is paused, and %s taken back.",
-			name, topic, texts.Many(n, "waiting occurrence"))
+		a.out.say(amended{topic, name, true, &pause, n}, "Schedule %q of topic %q is %s. %s.", name, topic, pausedText(pause), taken)
 	}
 	return err
 }
@@ -262,8 +301,9 @@ func (a *app) resumeSchedule(ctx context.Context, operator *admin.Admin, topic, 
 	return err
 }
 
-func (a *app) runSchedule(ctx context.Context, operator *admin.Admin, topic, name string) error {
-	if _, err := oneSchedule(ctx, operator, topic, name); err != nil {
+func (a *app) runSchedule(ctx context.Context, operator *admin.Admin, topic, name string, wait time.Duration) error {
+	before, err := oneSchedule(ctx, operator, topic, name)
+	if err != nil {
 		return err
 	}
 	w := act{Action: "run-schedule", verb: "ask for", Topic: topic, Schedule: name, Count: 1, Unit: "occurrence"}
@@ -276,9 +316,52 @@ func (a *app) runSchedule(ctx context.Context, operator *admin.Admin, topic, nam
 		return err
 	}
 	w.ID = periodic.Occurrence{Schedule: name, At: at}.ID()
-	a.done(w)
-	a.out.note("A program that runs the schedule publishes it.")
-	return nil
+	return a.awaitRun(ctx, operator, ran{act: w, At: at}, before.LastError, wait)
+}
+
+// ran is the object of the command schedules run.
+type ran struct {
+	act
+	At        time.Time            `json:"at"` // instant of the occurrence
+	Published bool                 `json:"published"`
+	LastError *admin.ScheduleError `json:"last_error,omitempty"` // that kept a program from it
+}
+
+// awaitRun waits until a program has published an occurrence that was asked for, and says whether
+// one has. before is the error that the schedule had then.
+func (a *app) awaitRun(ctx context.Context, operator *admin.Admin, r ran, before *admin.ScheduleError, wait time.Duration) error {
+	s, began := admin.Schedule{}, time.Now()
+	for {
+		var err error
+		if s, err = oneSchedule(ctx, operator, r.Topic, r.Schedule); err != nil {
+			return err
+		}
+		r.Published = !s.Requested.Equal(r.At)
+		if e := s.LastError; e != nil && !r.Published && (before == nil || !e.At.Equal(before.At)) {
+			r.LastError = s.LastError
+		}
+		left := wait - time.Since(began)
+		if r.Published || r.LastError != nil || left <= 0 {
+			break
+		}
+		if sleep(ctx, min(left, 100*time.Millisecond)) != nil {
+			break
+		}
+	}
+	what := fmt.Sprintf("occurrence %s of schedule %q of topic %q", r.ID, r.Schedule, r.Topic)
+	switch {
+	case r.Published:
+		a.out.say(r, "A program has published %s.", what)
+		return nil
+	case wait == 0:
+		a.out.say(r, "Asked for %s. A program that runs the schedule publishes it.", what)
+		return nil
+	case r.LastError != nil:
+		a.out.say(r, "Asked for %s, but a program failed to publish it: %s. It tries again.", what, errorText(r.LastError))
+	default:
+		a.out.say(r, "Asked for %s, but no program has published it within %v: start one that has the schedule. It does so then.", what, wait)
+	}
+	return errSaid
 }
 
 func (a *app) removeSchedule(ctx context.Context, operator *admin.Admin, topic, name string) error {

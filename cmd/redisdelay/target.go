@@ -19,6 +19,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/texts"
+	"github.com/redisdelay/watermill-redisdelay/internal/when"
 	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
@@ -245,16 +246,16 @@ func (c *choosing) declare(flags *pflag.FlagSet, dead bool) {
 	if dead {
 		flags.StringVar(&c.reason, "reason", "", "only those whose reason contains this text, also as dead reasons shows it")
 	}
-	flags.StringVar(&c.since, "since", "", "only from this time on: RFC 3339, or a duration before now, such as 2h")
-	flags.StringVar(&c.until, "until", "", "only before this time: RFC 3339, or a duration before now")
+	flags.StringVar(&c.since, "since", "", "only from this `time` on, such as 20h (ago), \"yesterday 9:00\" or 2026-11-27T09:00:00Z")
+	flags.StringVar(&c.until, "until", "", "only before this `time`, in the same forms")
 	flags.StringToStringVar(&c.metadata, "metadata", nil, "only those with this `key=value` in their metadata; may be repeated")
 	flags.IntVar(&c.limit, "limit", 0, "at most so many; 0: no limit")
 }
 
 // filter returns the filter of the flags. Durations are before now, by the server's clock.
 func (c *choosing) filter(now time.Time) (admin.Filter, error) {
-	from, err := instant(now, "--since", c.since, -1)
-	until, errUntil := instant(now, "--until", c.until, -1)
+	from, err := instant(now, "--since", c.since, when.Past)
+	until, errUntil := instant(now, "--until", c.until, when.Past)
 	if c.limit < 0 {
 		err = errors.Join(err, refuse("--limit is %d; it must be 0 or more", c.limit))
 	}
@@ -278,20 +279,17 @@ func (c *choosing) String() string {
 	return strings.Join(all, ", ")
 }
 
-// instant returns a time given as RFC 3339, or as a duration before (-1) or after (1) now. "" is
-// the zero time.
-func instant(now time.Time, flag, text string, direction time.Duration) (time.Time, error) {
+// instant returns a time that a person wrote, as when.Parse reads it in the zone of this machine. A
+// duration is toward the past or the future from now. "" is the zero time.
+func instant(now time.Time, flag, text string, toward when.Direction) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
-	if t, err := time.Parse(time.RFC3339, text); err == nil {
-		return t, nil
+	t, err := when.Parse(text, now.Local(), toward)
+	if err != nil {
+		return t, refuse("%s: %v", flag, err)
 	}
-	d, err := time.ParseDuration(text)
-	if err != nil || d < 0 {
-		return time.Time{}, refuse("%s is %q; it must be a time such as 2026-03-04T12:00:00Z, or a duration such as 2h", flag, text)
-	}
-	return now.Add(direction * d), nil
+	return t, nil
 }
 
 // isID matches IDs of messages.

@@ -14,6 +14,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/texts"
+	"github.com/redisdelay/watermill-redisdelay/internal/when"
 )
 
 func (a *app) topicsCommand() *cobra.Command {
@@ -300,14 +301,22 @@ func (a *app) upcomingCommand() *cobra.Command {
 	var width time.Duration
 	var buckets int
 	var group, from string
+	var most int
+	metadata := map[string]string{}
 	c := &cobra.Command{Use: "upcoming TOPIC", Short: "how many messages fall due when, as a histogram", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeTopic,
-		Example: "  redisdelay upcoming orders --width 1h --buckets 24",
+		Long:    "Counts how many messages fall due in each interval. With --metadata it reads them, at most --most, and says how far it came.",
+		Example: "  redisdelay upcoming orders --width 1h --buckets 24\n  redisdelay upcoming orders --metadata kind=card --from \"tomorrow 9:00\" --width 1h --buckets 1",
 		RunE: a.runs(func(ctx context.Context, args []string) error {
-			return a.upcoming(ctx, args[0], from, admin.Load{Width: width, Buckets: buckets, Group: group})
+			if most < 1 {
+				return refuse("--most is %d; it must be at least 1", most)
+			}
+			return a.upcoming(ctx, args[0], from, admin.Load{Width: width, Buckets: buckets, Group: group, Most: most, Filter: admin.Filter{Metadata: metadata}})
 		})}
 	c.Flags().DurationVar(&width, "width", time.Minute, "length of each interval")
 	c.Flags().IntVar(&buckets, "buckets", 20, "number of intervals, at most 1000")
-	c.Flags().StringVar(&from, "from", "", "start: RFC 3339, or a duration from now; default now")
+	c.Flags().StringVar(&from, "from", "", "start at this `time`, such as 2h (from now), \"tomorrow 9:00\" or 2026-11-27T09:00:00Z; default now")
+	c.Flags().StringToStringVar(&metadata, "metadata", nil, "only those with this `key=value` in their metadata; may be repeated")
+	c.Flags().IntVar(&most, "most", admin.DefaultMostUpcoming, "with --metadata: how many messages are read at most")
 	a.groupFlag(c, &group)
 	a.jsonFlag(c.Flags())
 	return c
@@ -318,7 +327,7 @@ func (a *app) upcoming(ctx context.Context, topic, from string, load admin.Load)
 	if err != nil {
 		return err
 	}
-	if load.From, err = instant(stats.Now, "--from", from, 1); err != nil {
+	if load.From, err = instant(stats.Now, "--from", from, when.Future); err != nil {
 		return err
 	}
 	if load.Group == "" && len(stats.Groups) == 1 {
@@ -338,7 +347,15 @@ func (a *app) upcoming(ctx context.Context, topic, from string, load admin.Load)
 		bar := strings.Repeat("#", (b.Waiting*widest+most-1)/most) + strings.Repeat("+", (b.Retrying*widest+most-1)/most)
 		t.row(ofTopic{topic, b}, b.From, b.Waiting, b.Retrying, styled{bar + " ", faint})
 	}
-	return t.flush("", nil)
+	if err := t.flush("", nil); err != nil || len(buckets) == load.Buckets {
+		return err
+	}
+	until := "the first interval"
+	if n := len(buckets); n > 0 {
+		until = stamp(buckets[n-1].Until)
+	}
+	a.out.note("Not all was counted: %s were read, which is --most, and that is up to %s.", texts.Many(load.Most, "message"), until)
+	return errSaid
 }
 
 // overview calls do with the content of the topics that are named, or else of all, once for a

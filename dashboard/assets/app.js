@@ -16,7 +16,8 @@
   // Charts: drawn from the data in their element.
   const plots = new Map();
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const lasts = (ms) => ms < 1000 ? Math.round(ms) + " ms" : +(ms / 1000).toFixed(1) + " s";
+  const units = [[86400e3, " d"], [3600e3, " h"], [60e3, " min"], [1e3, " s"], [1, " ms"]];
+  const lasts = (ms) => { const [of, name] = units.find(([of]) => ms >= of) || [1, " ms"]; return +(ms / of).toFixed(1) + name; };
   const figure = { "": (v) => v.toLocaleString(), "/s": (v) => +v.toFixed(2) + "/s", ms: lasts };
   const draw = (box) => {
     const chart = JSON.parse(box.dataset.chart);
@@ -24,22 +25,35 @@
     if (old && old.root.isConnected && old.kind === chart.kind) return old.setData(chart.data);
     if (old) old.destroy();
     box.textContent = "";
-    const strokes = [colour("--accent"), colour("--warning")];
+    const strokes = [colour("--accent"), colour("--warning"), colour("--critical")];
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 }, font: "12px system-ui, sans-serif" };
     const x = chart.data[0];
     const days = x[x.length - 1] - x[0] > 2 * 86400;
     const label = new Intl.DateTimeFormat(undefined, days ? { day: "numeric", month: "short" } :
       { hour: "2-digit", minute: "2-digit", second: x[x.length - 1] - x[0] < 300 ? "2-digit" : undefined, hourCycle: "h23" });
     const bars = chart.kind === "bars";
+    const read = document.createElement("p"); // the values under the pointer
+    read.className = "readout";
+    read.setAttribute("aria-live", "off");
+    const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+    const point = (u) => {
+      const i = u.cursor.idx;
+      read.textContent = i == null ? "" : exact.format(u.data[0][i] * 1000) + ": " + u.series.slice(1).map((s, n) =>
+        s.label + " " + (u.data[n + 1][i] == null ? "–" : figure[chart.unit](u.data[n + 1][i]))).join(", ");
+    };
+    // What is all the same, such as nothing at all, has one mark, and not a row of equal ones.
+    const marks = (_, all) => all.map((v) => v == null ? "" : figure[chart.unit](v)).map((text, i, texts) => texts.indexOf(text) === i ? text : "");
+    const times = (_, all) => all.map((at) => label.format(at * 1000)).map((text, i, texts) => texts.indexOf(text) === i ? text : "");
     const plot = new uPlot({
-      width: box.clientWidth || 300, height: 170, legend: { show: false }, cursor: { drag: { x: false, y: false } },
+      width: box.clientWidth || 300, height: 170, hooks: { setCursor: [point] }, legend: { show: false }, cursor: { drag: { x: false, y: false } },
       scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-      axes: [{ ...axis, space: 70, values: (_, all) => all.map((at) => label.format(at * 1000)) }, { ...axis, size: 62, values: (_, all) => all.map((v) => v == null ? "" : figure[chart.unit](v)) }],
+      axes: [{ ...axis, space: 70, values: times }, { ...axis, size: 62, values: marks }],
       series: [{}, ...chart.names.map((label, i) => ({
         label, stroke: strokes[i], width: bars ? 0 : 1.75, fill: bars ? strokes[i] : undefined,
         paths: bars ? uPlot.paths.bars({ size: [0.7, 40] }) : undefined, points: { show: false },
       }))],
     }, chart.data, box);
+    box.append(read);
     plot.kind = chart.kind;
     plots.set(box.id, plot);
   };
@@ -97,7 +111,11 @@
   };
   document.body.addEventListener("htmx:sseOpen", () => state("Live", "live"));
   document.body.addEventListener("htmx:sseError", () => state("Not live: the page tries to connect again", "lost"));
-  document.body.addEventListener("htmx:sseMessage", refresh);
+  document.body.addEventListener("htmx:sseMessage", () => {
+    refresh();
+    const lost = $("trouble")?.textContent.trim() || main.querySelector("[data-trouble]"); // Redis does not answer
+    lost ? state("Not live: Redis does not answer", "lost") : state("Live", "live");
+  });
 
   // Keys.
   const rows = () => [...main.querySelectorAll("a.row")];

@@ -141,9 +141,9 @@ func (t *traffic) recur() (*periodic.Periodic, error) {
 // pauseSchedule pauses one schedule as soon as it is in Redis.
 func (t *traffic) pauseSchedule() error {
 	for {
-		_, err := t.admin.PauseSchedule(t.ctx, mails, "newsletter")
+		_, _, err := t.admin.PauseSchedule(t.ctx, mails, "newsletter", admin.PauseOptions{By: "bob", Why: "a typo in the newsletter"})
 		if err == nil {
-			return t.admin.Record(t.ctx, admin.Act{By: "bob", Action: "pause-schedule", Topic: mails, Schedule: "newsletter", Detail: "1 waiting occurrence taken back"})
+			return t.admin.Record(t.ctx, admin.Act{By: "bob", Action: "pause-schedule", Topic: mails, Schedule: "newsletter", Detail: "until resume: a typo in the newsletter; 1 waiting occurrence taken back"})
 		}
 		if !errors.Is(err, admin.ErrNotFound) {
 			return err

@@ -75,15 +75,15 @@ func (r *Recurring) read(call *queue.Call) (next string) {
 	return next
 }
 
-// AmendSchedule changes a recurring schedule, and returns its record and how many occurrences were
-// taken back. It returns queue.ErrNotFound if there is no such topic or schedule.
-func (t *Topic) AmendSchedule(ctx context.Context, what queue.Amend, name string) (r queue.Recurring, takenBack int, err error) {
-	done, err := t.Amend(ctx, queue.Amendment{What: what, Name: name})
+// AmendSchedule carries out a change of a recurring schedule, and returns its record and how many
+// occurrences were taken back. It returns queue.ErrNotFound if there is no such topic or schedule.
+func (t *Topic) AmendSchedule(ctx context.Context, a queue.Amendment) (r queue.Recurring, takenBack int, err error) {
+	done, err := t.Amend(ctx, a)
 	if err != nil {
 		return r, 0, err
 	}
 	if done[0].Missing {
-		return r, 0, fmt.Errorf("schedule %q of topic %q: %w", name, t.Name, queue.ErrNotFound)
+		return r, 0, fmt.Errorf("schedule %q of topic %q: %w", a.Name, t.Name, queue.ErrNotFound)
 	}
 	return done[0].Record, done[0].TakenBack, nil
 }

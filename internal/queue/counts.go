@@ -34,7 +34,7 @@ var GroupCounters = func() []string {
 
 // lateBounds are the bounds of the buckets of a Lateness.
 var lateBounds = func() (bounds [len(Lateness{}) - 1]time.Duration) {
-	declared := promoteStreamScript.constants("bounds")
+	declared := append(promoteStreamScript.constants("bounds"), promoteStreamScript.constants("longer")...)
 	if len(declared) != len(bounds) {
 		panic("script promote_stream: the number of bounds is not that of buckets") // the files are part of the build
 	}
@@ -49,7 +49,7 @@ func LateBounds() []time.Duration { return slices.Clone(lateBounds[:]) }
 
 // Lateness counts messages by how late they were handed over. A bucket has those that were later
 // than the bound before it, and not later than its own.
-type Lateness [16]int
+type Lateness [21]int
 
 // add counts a message.
 func (l *Lateness) add(late time.Duration) {

@@ -76,5 +76,5 @@ func (t *Topic) JoinCall(group string, options GroupOptions, window string) *Cal
 // Overwrite has the handle remember a set of groups.
 func (t *Topic) Overwrite(groups *Groups) { t.remember(groups) }
 
-// ReadRecurring is readRecurring.
-var ReadRecurring = readRecurring
+// ReadRecurring reads a record as it counts now.
+func ReadRecurring(name, text string) Recurring { return readRecurring(name, text, time.Now()) }

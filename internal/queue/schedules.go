@@ -20,6 +20,8 @@ type Recurring struct {
 
 	Cursor  time.Time     // the last instant that was published or passed over
 	Paused  time.Time     // since when; zero: it runs
+	Until   time.Time     // when the pause ends by itself; zero: only a resume ends it
+	By, Why string        // who paused it, and the reason
 	Run     time.Time     // the occurrence that somebody asked for; zero: none
 	Asked   time.Time     // since when the programs of this version are asked to answer; zero: they are not
 	Jitter  time.Duration // each occurrence is due so long after its instant
@@ -28,6 +30,8 @@ type Recurring struct {
 	Last    time.Time     // instant of the last occurrence that was due by the last write; zero: none was
 	Waiting []time.Time   // instants of occurrences in Redis; of some the due time may have passed
 
+	Trouble Trouble // the last one to publish an occurrence; zero: there was none
+
 	Definition string    // what the instants follow from
 	Next       time.Time // when the first of those that wait is due; zero: none waits, or it was not asked for
 }
@@ -35,13 +39,34 @@ type Recurring struct {
 // Alive tells whether there is a schedule.
 func (r Recurring) Alive() bool { return r.Version > 0 && !r.Removed && !r.Damaged }
 
+// Trouble is what kept a program from publishing an occurrence of a recurring schedule.
+type Trouble struct {
+	At    time.Time
+	InRow int    // failures since an occurrence was last published; 0: one was after it
+	Host  string // of the program, "" if that is not known
+	Error string // at most 512 bytes of it
+}
+
+// IsStopped tells whether no occurrence is published until a resume. A pause with an end is in the
+// cursor instead: what comes after its end is published ahead, as ever.
+func (r Recurring) IsStopped() bool { return !r.Paused.IsZero() && r.Until.IsZero() }
+
+// Passed returns up to when instants have passed by now. That includes those that the present pause
+// leaves out, if it has an end.
+func (r Recurring) Passed(now time.Time) time.Time {
+	if r.Until.After(now) {
+		now = r.Until
+	}
+	return now.Add(-r.Jitter)
+}
+
 var (
-	recurringRecord = regexp.MustCompile(`^(\d+) (\d+) (\d+) (\d+) (\d+) (\d+) (\d+) (\d+) (\d+) (\S+) (.*)$`)
+	recurringRecord = regexp.MustCompile(`^(\d+) (\d+) (\d+) (\d+) (\d+) (\d+) (\d+) (\d+) (\d+) (\S+) (\S+) (\S+) (.*)$`)
 	leadingDigits   = regexp.MustCompile(`^\d*`)
 )
 
-// readRecurring reads a record; "" is none.
-func readRecurring(name, text string) Recurring {
+// readRecurring reads a record as it counts by now; "" is none.
+func readRecurring(name, text string, now time.Time) Recurring {
 	r := Recurring{Name: DecodeName(name)}
 	version := leadingDigits.FindString(text)
 	r.Version, _ = strconv.ParseInt(version, 10, 64)
@@ -63,8 +88,36 @@ func readRecurring(name, text string) Recurring {
 			r.Waiting = append(r.Waiting, time.UnixMilli(ms))
 		}
 	}
-	r.Definition = parts[11]
+	r.readPause(parts[11], now)
+	r.Trouble = readTrouble(parts[12])
+	r.Definition = parts[13]
 	return r
+}
+
+// readPause reads what a record says of its pause. One that is over by now counts no more.
+func (r *Recurring) readPause(text string, now time.Time) {
+	part := append(strings.SplitN(text, ",", 3), "", "")
+	if until := Instant(part[0]); until.UnixMilli() > 0 {
+		if !until.After(now) {
+			r.Paused = time.Time{}
+			return
+		}
+		r.Until = until
+	}
+	if !r.Paused.IsZero() {
+		r.By, r.Why = DecodeName(part[1]), DecodeName(part[2])
+	}
+}
+
+// readTrouble reads a failure as it is stored.
+func readTrouble(text string) (f Trouble) {
+	part := strings.SplitN(text, ",", 4)
+	if len(part) < 4 {
+		return f
+	}
+	f = Trouble{At: Instant(part[0]), Host: DecodeName(part[2]), Error: DecodeName(part[3])}
+	f.InRow, _ = strconv.Atoi(part[1])
+	return f
 }
 
 func instantOrZero(ms int64) time.Time {
@@ -156,13 +209,14 @@ func (t *Topic) Schedules(ctx context.Context, address string, names []string) (
 	if err != nil {
 		return now, "", nil, fmt.Errorf("schedules: %w", err)
 	}
+	now = Instant(reply.Text("now"))
 	for _, one := range reply.Each() {
-		records = append(records, readRecurring(one.Text("name"), one.Text("record")))
+		records = append(records, readRecurring(one.Text("name"), one.Text("record"), now))
 	}
 	if len(records) != len(names) {
 		return now, "", nil, fmt.Errorf("schedules: unexpected reply about %d of %d", len(records), len(names))
 	}
-	return Instant(reply.Text("now")), reply.Text("amended"), records, nil
+	return now, reply.Text("amended"), records, nil
 }
 
 // SchedulesCall returns a call that reads some records of recurring schedules, from a cursor on.
@@ -178,12 +232,13 @@ func ReadSchedules(call *Call) (records []Recurring, now time.Time, next string,
 	if err != nil {
 		return nil, now, "", fmt.Errorf("schedules: %w", err)
 	}
+	now = Instant(reply.Text("now"))
 	for _, part := range reply.Each() {
-		r := readRecurring(part.Text("name"), part.Text("record"))
+		r := readRecurring(part.Text("name"), part.Text("record"), now)
 		r.Next, r.Last = Instant(part.Text("next")), Instant(part.Text("last"))
 		records = append(records, r)
 	}
-	return records, Instant(reply.Text("now")), reply.Text("next_cursor"), nil
+	return records, now, reply.Text("next_cursor"), nil
 }
 
 // Amendment is a change of a recurring schedule. The fields after Name are for some kinds only.
@@ -191,11 +246,30 @@ type Amendment struct {
 	What Amend
 	Name string
 
-	Seen       int64         // the version that the caller has seen; for Put, Ask, Answer and Return
+	Seen       int64         // the version that the caller has seen; for Put, Ask, Answer, Return and Fail
 	Definition string        // for Put
 	Jitter     time.Duration // for Put
 	First      time.Time     // no occurrence is earlier; for Put
 	Known      time.Time     // an instant whose occurrence was due when the caller looked; for Return
+
+	For     time.Duration // how long the pause lasts, rounded up to ms; 0: until a resume; for Pause
+	By, Why string        // for Pause
+	Error   string        // why an occurrence could not be published; for Fail
+}
+
+// failureSize is how many bytes of an error a record keeps.
+const failureSize = 512
+
+// note is what the amendment adds to the record as a text.
+func (a Amendment) note() string {
+	switch a.What {
+	case PauseSchedule:
+		return EncodeName(a.By) + "," + EncodeName(a.Why)
+	case FailSchedule:
+		text := strings.ToValidUTF8(a.Error[:min(len(a.Error), failureSize)], "")
+		return EncodeName(thisProcess().Host) + "," + EncodeName(text)
+	}
+	return ""
 }
 
 // Amend is a kind of Amendment.
@@ -209,6 +283,7 @@ const (
 	RemoveSchedule   Amend = "remove" // takes back what waits
 	AskSchedule      Amend = "ask"    // asks whether programs with this version live
 	AnswerAsSchedule Amend = "answer" // answers that one does
+	FailSchedule     Amend = "fail"   // notes that this program could not publish an occurrence
 	ReturnSchedule   Amend = "return" // counts from now on, if the last occurrence was due more than MostAhead after now
 )
 
@@ -244,7 +319,8 @@ func (t *Topic) amend(ctx context.Context, read func(context.Context) (*Groups, 
 		for i, a := range amendments {
 			calls[i] = t.NewCall(&amendScript, Target{}, "operation", operation, "version", groups.Version, "what", string(a.What),
 				"name", EncodeName(a.Name), "memory", OperationMemory, "seen", a.Seen, "definition", a.Definition, "jitter", a.Jitter,
-				"first", max(a.First.UnixMilli(), 0), "known", max(a.Known.UnixMilli(), 0))
+				"first", max(a.First.UnixMilli(), 0), "known", max(a.Known.UnixMilli(), 0),
+				"lasts", CeilMillis(a.For), "note", a.note())
 		}
 		if err := Do(ctx, t.client, calls...); err != nil {
 			return err
@@ -271,7 +347,7 @@ func readAmended(name string, call *Call) (a Amended, err error) {
 		return a, ErrStale
 	}
 	a.Changed, a.Missing, a.TakenBack = outcome == "changed", outcome == "missing", reply.Number("taken_back")
-	a.Record = readRecurring(EncodeName(name), reply.Text("record"))
+	a.Record = readRecurring(EncodeName(name), reply.Text("record"), Instant(reply.Text("now")))
 	return a, nil
 }
 

@@ -173,7 +173,7 @@ func TestAnOccurrenceThatIsDueAtOnceDoesNotWait(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		r := w.amend(queue.Put, "s").Record
 		passed := r.Cursor.Add(-time.Millisecond)
-		require.NoError(t, w.Client.HSet(ctx, w.keys.Schedules(), "s", "1 1 0 0 0 0 0 0 0 - spec").Err())
+		require.NoError(t, w.Client.HSet(ctx, w.keys.Schedules(), "s", "1 1 0 0 0 0 0 0 0 - - - spec").Err())
 		w.publish(occurrence("s", passed, queue.Follows(1, time.Time{}, time.UnixMilli(1), w.hour(1), 0)))
 		r = w.recurring("s")
 		require.Empty(t, r.Waiting)
@@ -220,7 +220,7 @@ func TestAScheduleComesBackFromTheFuture(t *testing.T) {
 			for _, n := range waiting {
 				list = append(list, ms(n))
 			}
-			record := fmt.Sprintf("1 %s 0 0 0 0 7 0 0 %s %s spec", ms(cursor), ms(last), cmp.Or(strings.Join(list, ","), "-"))
+			record := fmt.Sprintf("1 %s 0 0 0 0 7 0 0 %s %s - - spec", ms(cursor), ms(last), cmp.Or(strings.Join(list, ","), "-"))
 			require.NoError(t, w.Client.HSet(ctx, w.keys.Schedules(), "s", record).Err())
 		}
 		back := func(known time.Time) queue.Amended {
@@ -418,14 +418,14 @@ func TestSchedulesAreListedWithTheirNext(t *testing.T) {
 func TestRecordsThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]queue.Recurring{
-		"":                           {Removed: true},
-		"7":                          {Version: 7, Removed: true},
-		"x":                          {Damaged: true},
-		"1 2":                        {Version: 1, Damaged: true},
-		"1 2 0 0 0 0 x 0 0 - {}":     {Version: 1, Damaged: true},
-		"1 2 0 0 0 0 0 0 0 -":        {Version: 1, Damaged: true},
-		"3 2 0 0 4 5 6 9 1 7,8 a b":  {Version: 3, Cursor: time.UnixMilli(2), Asked: time.UnixMilli(4), Jitter: 5 * time.Millisecond, Missed: 6, Counted: time.UnixMilli(9), Last: time.UnixMilli(1), Waiting: []time.Time{time.UnixMilli(7), time.UnixMilli(8)}, Definition: "a b"},
-		"3 2 9 10 4 5 6 9 1 - a b\n": {Version: 3, Damaged: true},
+		"":                               {Removed: true},
+		"7":                              {Version: 7, Removed: true},
+		"x":                              {Damaged: true},
+		"1 2":                            {Version: 1, Damaged: true},
+		"1 2 0 0 0 0 x 0 0 - - - {}":     {Version: 1, Damaged: true},
+		"1 2 0 0 0 0 0 0 0 - - -":        {Version: 1, Damaged: true},
+		"3 2 0 0 4 5 6 9 1 7,8 - - a b":  {Version: 3, Cursor: time.UnixMilli(2), Asked: time.UnixMilli(4), Jitter: 5 * time.Millisecond, Missed: 6, Counted: time.UnixMilli(9), Last: time.UnixMilli(1), Waiting: []time.Time{time.UnixMilli(7), time.UnixMilli(8)}, Definition: "a b"},
+		"3 2 9 10 4 5 6 9 1 - - - a b\n": {Version: 3, Damaged: true},
 	} {
 		want.Name = "s"
 		require.Equal(t, want, queue.ReadRecurring("s", text), text)

@@ -49,7 +49,7 @@ func TestPagesAreAccessible(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, s.admin.Record(ctx, admin.Act{By: "ann", Action: "pause", Topic: topic}))
 		s.recur(topic, recurring)
-		_, err = s.admin.PauseSchedule(ctx, topic, recurring)
+		_, _, err = s.admin.PauseSchedule(ctx, topic, recurring, admin.PauseOptions{})
 		require.NoError(t, err)
 		require.NoError(t, s.admin.Record(ctx, admin.Act{By: "ann", Action: "pause-schedule", Topic: topic, Schedule: recurring}))
 		pages := s.pages(topic)

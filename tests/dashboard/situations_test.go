@@ -236,7 +236,7 @@ func TestASchedulesPauseIsEndedAndTheScheduleRemoved(t *testing.T) {
 		b.click("Resume")
 		b.sees("Resumed.")
 		require.Eventually(t, func() bool { return s.schedule(topic, recurring).Waiting > 0 }, patience, 10*time.Millisecond)
-		require.True(t, s.schedule(topic, recurring).Paused.IsZero())
+		require.Nil(t, s.schedule(topic, recurring).Pause)
 
 		b.click("Remove")
 		b.click("Remove the schedule…")

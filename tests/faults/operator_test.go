@@ -389,12 +389,15 @@ var operations = map[string]operation{
 	})},
 	"amend": {
 		prepare: recurs,
-		do:      func(d *desk) error { return only(d.admin.PauseSchedule(d.t.Context(), "t", "hourly")) },
+		do: func(d *desk) error {
+			_, _, err := d.admin.PauseSchedule(d.t.Context(), "t", "hourly", admin.PauseOptions{})
+			return err
+		},
 		holds: func(d *desk) {
 			all, err := d.onlook.Schedules(d.t.Context(), "t")
 			require.NoError(d.t, err)
 			require.Len(d.t, all[0].Schedules, 1)
-			require.NotZero(d.t, all[0].Schedules[0].Paused)
+			require.NotZero(d.t, all[0].Schedules[0].Pause)
 		},
 	},
 	"succeed": {

@@ -19,6 +19,7 @@
 --   resumes     zset: group, or "" for the topic -> ms at which its pause ends
 -- CONSTANTS
 --   bounds = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 30000, 60000}
+--   longer = {300000, 900000, 3600000, 21600000, 86400000}
 --            ms by which messages were late; a field of stats counts those up to each
 -- ARGV
 --   version   text: of the group set that KEYS were made from
@@ -57,9 +58,11 @@ end
 
 -- Returns the field of stats that counts messages that were so late.
 local function late_field(ms)
-  for _, bound in ipairs(bounds) do
-    if ms <= bound then
-      return string.format('late_%d', bound)
+  for _, some in ipairs({bounds, longer}) do
+    for _, bound in ipairs(some) do
+      if ms <= bound then
+        return string.format('late_%d', bound)
+      end
     end
   end
   return 'late_more'

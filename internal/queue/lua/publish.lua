@@ -168,9 +168,11 @@ local function verdict(delay_id, guard)
     return 'changed'
   end
   local after, earliest, latest, missed = string.match(plan, '^(%d+):(%d+):(%d+):(%d+)$')
-  if not after and r.run ~= at or after and r.cursor >= tonumber(at) then
+  if after and tonumber(at) + r.jitter <= r.ends then
+    return 'paused'
+  elseif not after and r.run ~= at or after and r.cursor >= tonumber(at) then
     return 'faster'
-  elseif after and r.paused ~= '0' then
+  elseif after and r.paused ~= '0' and r.ends == 0 then
     return 'paused'
   elseif after and r.cursor ~= tonumber(after) then
     return 'apart'
@@ -182,6 +184,7 @@ local function verdict(delay_id, guard)
   if not plans[name] then
     moved[#moved + 1], plans[name] = name, r
   end
+  r.failure = string.gsub(r.failure, '^(%d+),%d+', '%1,0', 1)
   if not after then
     r.run, r.last = '0', math.max(r.last, tonumber(at))
     return
