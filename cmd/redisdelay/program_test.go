@@ -481,7 +481,7 @@ func testManyTopics(t *testing.T, binary string) {
 	require.NoError(t, w.client.ConfigResetStat(t.Context()).Err())
 	said, err := withEnv(exec.Command(binary, "doctor", "--json"), environment(w.addr)).Output()
 	require.Equal(t, exitFailed, exitCode(err))
-	require.Equal(t, topics, bytes.Count(said, []byte(`"kind":"unscheduled"`)), "nobody schedules")
+	require.Contains(t, string(said), fmt.Sprintf(`"count":%d`, topics), "nobody schedules")
 	stats, err := w.client.Info(t.Context(), "commandstats").Result()
 	require.NoError(t, err)
 	commands := 0
