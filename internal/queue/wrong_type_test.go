@@ -239,7 +239,7 @@ var transitions = map[string]func(w *world) (call func() error){
 		w.suspect("a", 1, "leased")
 		return func() error { return only(w.topic.Kill(ctx, "a", w.id["leased"], "killed")) }
 	},
-	"limit": func(w *world) func() error {
+	"assign": func(w *world) func() error {
 		w.limits()
 		return run(w, w.topic.LimitCall("c", &queue.GroupLimit{AtOnce: 5}))
 	},

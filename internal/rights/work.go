@@ -54,7 +54,7 @@ var (
 	Killing        = Work{Name: "kill", scripts: []string{"look", "kill"}}
 	Pausing        = Work{Name: "pause", scripts: []string{"look", "pause"}}
 	Resuming       = Work{Name: "resume", scripts: []string{"look", "resume"}}
-	Limiting       = Work{Name: "limit", scripts: []string{"look", "limit"}}
+	Limiting       = Work{Name: "limit", scripts: []string{"look", "assign"}}
 	Reviewing      = Work{Name: "schedules", scripts: []string{"look", "review"}}
 	Amending       = Work{Name: "amend a schedule", scripts: []string{"look", "amend"}}
 	Removing       = Work{Name: "remove", scripts: []string{"look", "stats", "remove"}, besides: []string{"ZRANGEBYSCORE"}}

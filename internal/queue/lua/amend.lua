@@ -11,6 +11,8 @@
 --   operation  string: set by an earlier run of this call, expiring
 --   programs   zset: address of a program that runs schedules -> ms until which it is valid
 --   counters   hash: counters of the topic
+--   groups     hash: group -> options
+--   ended      stream: a line of each message that ended before a group had it
 -- CONSTANTS
 --   ahead = 60000  ms by which what was noted may be after now; a failover shifts the clock
 -- ARGV
@@ -23,6 +25,7 @@
 --   definition  text: of the schedule, for "put"
 --   jitter      number: ms, for "put"
 --   first       number: ms before which there is no occurrence, for "put"
+--   recorded    flag: the topic may have groups with a history, which tells what is taken back
 --   known       number: ms of an instant whose occurrence was due when the caller looked, for
 --               "return"
 --
@@ -47,7 +50,7 @@
 -- is remembered. A second "pause", "resume" or "return" finds done what the first did.
 
 
---@use now post timetable amend_timetable each
+--@use now post timetable amend_timetable each group_options origin history whole
 
 local ms = string.format('%d', now)
 if redis.call('HGET', meta, 'groups') ~= version then
@@ -116,6 +119,16 @@ elseif what == 'return' then
   r.last = 0
 end
 
+local bounds = recorded and #ids > 0 and whole_bounds()
+local lines = {} -- of occurrences that are taken back
+if bounds then
+  redis.call('XLEN', ended)
+  lines = lines_of(ids)
+  for _, l in ipairs(lines) do
+    l.due = redis.call('ZSCORE', pending, l.id)
+  end
+end
+
 -- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
 redis.call('HDEL', schedules, '')
 each('ZREM', pending, ids, 1, #ids)
@@ -141,5 +154,8 @@ if what == 'resume' or what == 'run' then
   for _, address in ipairs(redis.call('ZRANGEBYSCORE', programs, '(' .. ms, '+inf', 'LIMIT', 0, 100)) do
     post(address)
   end
+end
+if bounds then
+  keep_lines(ended, bounds, 'cancelled', lines)
 end
 return {'ok', ms, redis.call('HGET', schedules, name), #ids}
