@@ -27,6 +27,7 @@ var printed = []any{
 	admin.DeadReason{}, admin.Finding{}, admin.Report{}, admin.Repaired{}, admin.Mending{}, admin.Schedule{},
 	admin.TopicSchedules{}, admin.Worker{}, admin.Diagnosis{}, admin.Problem{}, admin.Act{}, admin.Partitioning{}, admin.Tailed{}, admin.Addition{},
 	admin.GroupCounters{}, admin.GroupLimit{}, admin.LimitChange{},
+	admin.GroupHistory{}, admin.HistoryChange{}, admin.Ended{}, admin.HistoryPage{},
 }
 
 // filled sets each exported field of a value to something, and each text to one.

@@ -234,6 +234,7 @@ func (g *GroupStats) add(p GroupStats) {
 	g.LastSeen, g.RemovedAt = earliest(g.LastSeen, p.LastSeen), earliest(g.RemovedAt, p.RemovedAt)
 	g.Pause = earlier(g.Pause, p.Pause)
 	g.Limit.add(p.Limit)
+	g.History.add(p.History)
 	g.LimitedSince = earliest(g.LimitedSince, p.LimitedSince)
 	g.MaxLateness, g.MaxLatenessSince = max(g.MaxLateness, p.MaxLateness), earliest(g.MaxLatenessSince, p.MaxLatenessSince)
 }

@@ -111,6 +111,11 @@ func everyOperation() []operation {
 		{name: "set the limit", do: func(a *admin.Admin, _ *torn) error {
 			return last(a.SetLimit(ctx, topic, "a", admin.Limit{Rate: 10}))
 		}},
+		{name: "set the history", do: func(a *admin.Admin, _ *torn) error {
+			return last(a.SetHistory(ctx, topic, "a", admin.History{Retention: time.Hour}))
+		}},
+		{name: "reset the history", do: func(a *admin.Admin, _ *torn) error { return last(a.ResetHistory(ctx, topic, "a")) }},
+		{name: "history", do: func(a *admin.Admin, _ *torn) error { return last(a.History(ctx, topic, admin.HistoryFilter{})) }},
 		{name: "reset the limit", do: func(a *admin.Admin, _ *torn) error { return last(a.ResetLimit(ctx, topic, "a")) }},
 		{name: "stats", do: func(a *admin.Admin, _ *torn) error { return last(a.GroupsWithoutSubscribers(ctx, topic, 0)) }},
 		{name: "delete idle groups", do: func(a *admin.Admin, _ *torn) error {

@@ -79,7 +79,7 @@ func (s *Subscriber) unread(ctx context.Context, topic string, n int) ([]string,
 func (r *reading) divide(ctx context.Context, names []string) (err error) {
 	n := len(names)
 	if n > max(len(r.parts), 1) {
-		if r.common.Set, err = r.s.inside.SetLimit(ctx, names[0]); err != nil {
+		if r.common.Set, r.common.SetHistory, err = r.s.inside.Assigned(ctx, names[0]); err != nil {
 			return err
 		}
 	}

@@ -19,7 +19,8 @@
 -- Returns a text with one digit for each id: 1 if it was dead, 0 if it was not or came before.
 -- Twice: the second run returns the remembered result of the first.
 
---@use now group_options
+--@use now group_options origin history
+
 local before = redis.call('GET', operation)
 if before then
   return before
@@ -27,7 +28,6 @@ end
 
 -- Read every key that is written later: one of a wrong type is found before the first write.
 --@use forget
---@use origin history
 redis.call('HLEN', deliveries)
 local o = read_options(redis.call('HGET', groups, group))
 local bounds = o and o.history
