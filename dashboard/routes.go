@@ -37,6 +37,7 @@ func (d *Dashboard) route() {
 	get("/messages", "messages", d.messages)
 	get("/message", "message", d.message)
 	get("/dead", "dead", d.dead)
+	get("/ended", "ended", d.ended)
 	get("/schedules", "schedules", d.schedules)
 	get("/schedule", "schedule", d.schedule)
 	get("/audit", "audit", d.audit)
