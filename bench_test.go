@@ -397,6 +397,11 @@ func BenchmarkSize(b *testing.B) {
 				require.NoError(b, p.Publish("size", messages...))
 			}
 			b.ReportMetric(float64(usedMemory(b, client)-before)/float64(b.N), "redis-B/op")
+			for _, key := range []string{":messages", ":pending", ":options", ":names"} {
+				if held, err := client.MemoryUsage(b.Context(), "redisdelay:{size}"+key, 0).Result(); err == nil {
+					b.ReportMetric(float64(held)/float64(b.N), key[1:]+"-B/op")
+				}
+			}
 		})
 	}
 }

@@ -165,6 +165,22 @@ func TestPathsInDocumentsExist(t *testing.T) {
 	})
 }
 
+func TestFilesToOpenForAChangeExist(t *testing.T) {
+	_, text, found := strings.Cut(read(t, "CONTRIBUTING.md"), "\n## To change X, open Y\n")
+	require.True(t, found)
+	table, _, _ := strings.Cut(strings.TrimSpace(text), "\n\n")
+	rows := strings.Split(table, "\n")[2:]
+	require.GreaterOrEqual(t, len(rows), 10)
+	for _, row := range rows {
+		names := submatches("`([^`]+)`", row)
+		require.GreaterOrEqual(t, len(names), 2, row)
+		for _, name := range names {
+			_, err := os.Stat(name)
+			require.NoError(t, err, row)
+		}
+	}
+}
+
 func TestLinksInDocumentsLeadSomewhere(t *testing.T) {
 	for _, file := range documents(t) {
 		for _, link := range submatches(`\]\(([^)]+)\)`, read(t, file)) {

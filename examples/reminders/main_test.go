@@ -28,10 +28,18 @@ func TestRemindersComeInTimeUnlessCancelled(t *testing.T) {
 			require.NoError(t, err)
 			at[patient+" "+what] = seconds
 		}
-		require.Len(t, happened["Ann"], 5, out)
-		require.Equal(t, []string{"booked", "confirmed", "reminded"}, happened["Ann"][:3])
-		require.ElementsMatch(t, []string{"asked for feedback", "billed"}, happened["Ann"][3:], "each group gets the event")
-		require.Equal(t, []string{"booked", "confirmed", "cancelled", "no reminder, it is cancelled"}, happened["Ben"])
+		// Topics and groups have no order among each other. A machine that stands still between two
+		// events may swap them.
+		ann, ben := happened["Ann"], happened["Ben"]
+		require.ElementsMatch(t, []string{"booked", "confirmed", "reminded", "asked for feedback", "billed"}, ann, "each group gets the event")
+		reminder := "no reminder, it is cancelled"
+		if at["Ben reminded"] > 0 {
+			reminder = "reminded"
+			require.Less(t, at["Ben reminded"], at["Ben cancelled"], out)
+		}
+		require.ElementsMatch(t, []string{"booked", "confirmed", "cancelled", reminder}, ben)
+		require.Equal(t, "booked", ann[0])
+		require.Equal(t, "booked", ben[0])
 
 		booked := at["Ann booked"]
 		for what, after := range map[string]float64{

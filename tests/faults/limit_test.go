@@ -23,9 +23,6 @@ import (
 // The limit of five processes, by what the servers say that they did.
 const (
 	limitRate, limitBurst, limitAtOnce = 200, 10, 12
-
-	// The server tells the time of a command a little after a script has read its clock.
-	limitSlack = 2 * time.Millisecond
 )
 
 func TestALimitHoldsOverProcessesThatAreKilled(t *testing.T) {
@@ -98,11 +95,18 @@ type leaseLog struct {
 	most   int                // leased at the same time
 }
 
+// A script reads the clock after the server has told its call, and before it tells the lease.
 type loggedLease struct {
-	at       time.Time
+	from, at time.Time
 	server   int
 	of       string // the claim
 	returned bool   // unused, before another claim leased any
+}
+
+// call is what a server told last of a script's call.
+type call struct {
+	script string
+	at     time.Time
 }
 
 var quotedWord = regexp.MustCompile(`"((?:[^"\\]|\\.)*)"`)
@@ -116,11 +120,11 @@ func follow(t *testing.T, servers ...*redistest.Instance) *leaseLog {
 		require.NoError(t, err)
 		go func() {
 			for t.Context().Err() == nil {
-				script := ""
+				var last call
 				for err == nil {
 					var line string
 					if line, err = lines.ReadString('\n'); err == nil {
-						l.read(i, line, &script)
+						l.read(i, line, &last)
 					}
 				}
 				time.Sleep(10 * time.Millisecond) // Sentinels have a new primary drop its clients, and a server may be down
@@ -147,15 +151,17 @@ func monitor(ctx context.Context, in *redistest.Instance) (*bufio.Reader, error)
 }
 
 // read takes in a line, such as: +1700000000.123456 [0 lua] "HSET" "key" "field" "value"
-func (l *leaseLog) read(server int, line string, script *string) {
+func (l *leaseLog) read(server int, line string, last *call) {
 	head, _, _ := strings.Cut(line, "]")
 	quoted := quotedWord.FindAllString(line, 3)
 	if len(quoted) < 2 {
 		return
 	}
+	seconds, _ := strconv.ParseFloat(strings.TrimPrefix(strings.Fields(head)[0], "+"), 64)
+	at := time.UnixMicro(int64(seconds * 1e6))
 	if !strings.HasSuffix(head, " lua") {
 		if strings.EqualFold(quoted[0], `"evalsha"`) || strings.EqualFold(quoted[0], `"eval"`) {
-			*script = queue.ScriptName(strings.Trim(quoted[1], `"`))
+			*last = call{queue.ScriptName(strings.Trim(quoted[1], `"`)), at}
 		}
 		return
 	}
@@ -166,13 +172,11 @@ func (l *leaseLog) read(server int, line string, script *string) {
 	for i := range words {
 		words[i], _ = strconv.Unquote(words[i])
 	}
-	seconds, _ := strconv.ParseFloat(strings.TrimPrefix(strings.Fields(head)[0], "+"), 64)
-	at := time.UnixMicro(int64(seconds * 1e6))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if quoted[0] == `"HDEL"` {
 		for _, id := range words {
-			if *script == "release" && l.last == l.names[id] {
+			if last.script == "release" && l.last == l.names[id] {
 				i := slices.IndexFunc(l.leases, func(lease loggedLease) bool { return lease.of == l.last && !lease.returned })
 				l.leases[i].returned = true
 			}
@@ -188,7 +192,7 @@ func (l *leaseLog) read(server int, line string, script *string) {
 		part := strings.Split(token, ":")
 		l.last = part[0] + ":" + part[1]
 		l.names[id], l.held[server][id] = l.last, true
-		l.leases = append(l.leases, loggedLease{at: at, server: server, of: l.last})
+		l.leases = append(l.leases, loggedLease{from: last.at, at: at, server: server, of: l.last})
 	}
 	l.most = max(l.most, len(l.held[server]))
 }
@@ -208,10 +212,10 @@ func (l *leaseLog) check(t *testing.T) {
 			if leases[i].server != leases[j].server {
 				burst *= 2
 			}
-			span := leases[j].at.Sub(leases[i].at)
-			bound := float64(burst) + limitRate*(span+limitSlack).Seconds()
+			span := leases[j].at.Sub(leases[i].from)
+			bound := float64(burst) + limitRate*span.Seconds()
 			worst = max(worst, float64(j-i+1)/bound)
-			require.LessOrEqual(t, float64(j-i+1), bound, "%d messages are leased in %v from %v on", j-i+1, span, leases[i].at)
+			require.LessOrEqual(t, float64(j-i+1), bound, "%d messages are leased in %v from %v on", j-i+1, span, leases[i].from)
 		}
 	}
 	require.LessOrEqual(t, l.most, limitAtOnce)

@@ -24,13 +24,15 @@ func main() {
 	s, err := newShop(client, watermill.NewSlogLogger(slog.New(slog.NewTextHandler(logFile, nil))))
 	check(err)
 
-	switch args := os.Args[1:]; args[0] {
-	case "place":
+	switch args := os.Args[1:]; {
+	case len(args) == 3 && args[0] == "place":
 		timeToPay, err := time.ParseDuration(args[2])
 		check(err)
 		check(s.place(ctx, args[1], timeToPay))
-	case "serve":
+	case len(args) == 1 && args[0] == "serve":
 		check(s.serve(ctx))
+	default:
+		log.Fatalf("the shop knows no such command: %q", args)
 	}
 	check(s.publisher.Close())
 }
