@@ -166,7 +166,7 @@ func (s *Subscriber) work(work rights.Work) rights.Work {
 func (s *Subscriber) groupOptions() queue.GroupOptions {
 	options := queue.GroupOptions{MaxDeliveries: s.config.MaxDeliveries, Retention: s.config.DeadRetention,
 		MaxDead: s.config.MaxDead, Expiry: s.config.GroupExpiry, SingleActive: s.config.SingleActive, WholeLeases: s.config.WholeLeases,
-		Limit:  queue.GroupLimit{Rate: float64(s.config.Limit), Burst: s.config.Burst, AtOnce: s.config.AtOnce},
+		Limit:   queue.GroupLimit{Rate: float64(s.config.Limit), Burst: s.config.Burst, AtOnce: s.config.AtOnce},
 		History: s.config.history().WithDefaults(), Window: max(s.config.TakeoverWindow, 0)}
 	if s.config.Broadcast {
 		options.Expiry, options.Window = s.config.BroadcastExpiry, 0

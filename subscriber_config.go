@@ -111,13 +111,13 @@ type SubscriberConfig struct {
 	// run beside. Default 0: no limit.
 	AtOnce int
 
-	// HistoryRetention is for how long the group keeps a line about each message that ended: when it
-	// was due and delivered, how often, and which process acked it. admin.Admin.History reads the
-	// lines, which have neither payload nor metadata. A line takes about 160 bytes, and Redis some
+	// HistoryRetention is for how long the group keeps a line about each message that ended: when
+	// it was due and delivered, how often, and which process acked it. admin.Admin.History reads
+	// the lines, which have neither payload nor metadata. A line takes about 160 bytes, and Redis some
 	// microseconds: see docs/performance.md. Default 0: no history; else from 1s to 366 days.
 	//
-	// Like Limit, it is a setting of the group, and versions that do not know it refuse the topic. An
-	// operator may set another one (admin.Admin.SetHistory).
+	// Like Limit, it is a setting of the group, and versions that do not know it refuse the topic.
+	// An operator may set another one (admin.Admin.SetHistory).
 	HistoryRetention time.Duration
 
 	// MaxHistory is of how many messages lines are kept at most, give or take a hundred. The oldest

@@ -139,8 +139,8 @@ func (a *Admin) setHistory(ctx context.Context, topic, group string, history *qu
 // Ended is a line of a history: a message that ended. Zero times are not known, or there was no
 // delivery.
 type Ended struct {
-	// Topic is the plain topic that had the message, if the topic is partitioned. Group is "" if the
-	// message ended before any group had it.
+	// Topic is the plain topic that had the message, if the topic is partitioned. Group is "" if
+	// the message ended before any group had it.
 	Topic string `json:"topic,omitempty"`
 	Group string `json:"group,omitempty"`
 
@@ -150,7 +150,7 @@ type Ended struct {
 	How string    `json:"how"`
 	At  time.Time `json:"at"`
 
-	// UUID is "" if nobody knew it: if a script ended the message, and its Marshaler is none of this
+	// UUID is "" if nobody knew it: a script ended the message, and its Marshaler is none of this
 	// project, or the body was very large.
 	ID      string `json:"id"`
 	UUID    string `json:"uuid,omitempty"`

@@ -378,7 +378,7 @@ func TestTheDocumentedPermissionsAreEnough(t *testing.T) {
 		}
 		require.NoError(t, err, op.name)
 	}
-	require.Equal(t, map[string]bool{"check": true, "repair": true, "delete topic": true, "kill": true, "acts": true}, forOperators, "docs/redis-keys.md says so")
+	require.Equal(t, map[string]bool{"check": true, "repair": true, "delete topic": true, "kill": true, "acts": true, "history": true}, forOperators, "docs/redis-keys.md says so")
 }
 
 // On a Cluster the client also asks for the owners of the slots.

@@ -190,8 +190,8 @@ func (a *app) sayEnded(m endedMessage) {
 	}
 }
 
-// endedText says how a message ended, such as "acked 2026-11-27 14:03:00Z by worker-7 pid 12 after 2
-// deliveries".
+// endedText says how a message ended, such as "acked 2026-11-27 14:03:00Z by worker-7 pid 12 after
+// 2 deliveries".
 func endedText(e admin.Ended) string {
 	text := e.How + " " + stamp(e.At)
 	if by := byText(e); by != "" {

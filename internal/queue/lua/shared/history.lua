@@ -1,7 +1,8 @@
 -- history: keeps a line for each message that ended, in a stream.
 --
 -- Uses     now, messages, options, read_origin
--- Defines  lines_of(ids, records, uuids), keep_lines(stream, bounds, how, lines), keep_all(how, all)
+-- Defines  lines_of(ids, records, uuids), keep_lines(stream, bounds, how, lines),
+--          keep_all(how, all)
 --
 -- Callers read the length of the stream before their first write: a key of a wrong type is found
 -- then. Nothing that is written to the stream can fail the script.
