@@ -113,8 +113,8 @@ type SubscriberConfig struct {
 
 	// HistoryRetention is for how long the group keeps a line about each message that ended: when
 	// it was due and delivered, how often, and which process acked it. admin.Admin.History reads
-	// the lines, which have neither payload nor metadata. A line takes about 160 bytes, and Redis some
-	// microseconds: see docs/performance.md. Default 0: no history; else from 1s to 366 days.
+	// the lines, which have neither payload nor metadata. A line takes about 160 bytes, and Redis
+	// some microseconds: see docs/performance.md. Default 0: no history; else from 1s to 366 days.
 	//
 	// Like Limit, it is a setting of the group, and versions that do not know it refuse the topic.
 	// An operator may set another one (admin.Admin.SetHistory).
