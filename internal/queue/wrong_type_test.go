@@ -388,7 +388,7 @@ func unused(name, key string, k queue.Keys) bool {
 		return !slices.Contains([]string{k.History("c"), k.Ended()}, key) || script == "publish" && key != k.Ended()
 	}
 	readGroups := slices.Contains([]string{"publish", "cancel", "recall", "amend"}, script) && key == k.Groups() // only with a history
-	if slices.Contains(histories, key) || readGroups { // remove deletes one of any type
+	if slices.Contains(histories, key) || readGroups {                                                           // remove deletes one of any type
 		return true
 	}
 	switch script {

@@ -71,7 +71,7 @@ local function settled_lines()
   for i = 1, n do
     local size, from = string.match(uuids, '^(%d+) ()', at)
     at = from + size
-    if held[i] == tokens[i] then
+    if tokens[i] == held[i] then
       mine_tokens[#mine_tokens + 1] = tokens[i]
       mine_uuids[#mine_uuids + 1] = string.sub(uuids, from, at - 1)
     end
