@@ -111,7 +111,7 @@ func (s *Subscriber) initialize(topic string, common *consume.Common) error {
 		return err
 	}
 	ctx := context.Background()
-	if err := s.checkServer(ctx, topic, rights.Consuming); err != nil {
+	if err := s.checkServer(ctx, topic, s.work(rights.Consuming)); err != nil {
 		return fmt.Errorf("register consumer group %q of topic %q: %w", s.config.ConsumerGroup, topic, err)
 	}
 	t, err := s.register(ctx, topic, s.config.ConsumerGroup, common)
@@ -155,11 +155,19 @@ func (s *Subscriber) register(ctx context.Context, topic, group string, common *
 	return t, nil
 }
 
+// work returns a kind of work as this subscriber does it.
+func (s *Subscriber) work(work rights.Work) rights.Work {
+	if s.config.HistoryRetention > 0 {
+		return work.AndRecords()
+	}
+	return work
+}
+
 func (s *Subscriber) groupOptions() queue.GroupOptions {
 	options := queue.GroupOptions{MaxDeliveries: s.config.MaxDeliveries, Retention: s.config.DeadRetention,
 		MaxDead: s.config.MaxDead, Expiry: s.config.GroupExpiry, SingleActive: s.config.SingleActive, WholeLeases: s.config.WholeLeases,
-		Limit:  queue.GroupLimit{Rate: float64(s.config.Limit), Burst: s.config.Burst, AtOnce: s.config.AtOnce},
-		Window: max(s.config.TakeoverWindow, 0)}
+		Limit:   queue.GroupLimit{Rate: float64(s.config.Limit), Burst: s.config.Burst, AtOnce: s.config.AtOnce},
+		History: s.config.history().WithDefaults(), Window: max(s.config.TakeoverWindow, 0)}
 	if s.config.Broadcast {
 		options.Expiry, options.Window = s.config.BroadcastExpiry, 0
 	}
@@ -201,6 +209,7 @@ func (s *Subscriber) subscribe(ctx context.Context, topic string, common *consum
 	if common != nil && s.config.SingleActive {
 		work = rights.Spreading
 	}
+	work = s.work(work)
 	err = mailbox.Permitted(ctx, queue.NewTopic(s.client, s.config.KeyPrefix, topic))
 	if err == nil || errors.Is(err, ErrForbidden) { // one error names all that is missing
 		err = refusal.AllForbidden(err, s.checkServer(ctx, topic, work))

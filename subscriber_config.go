@@ -111,6 +111,19 @@ type SubscriberConfig struct {
 	// run beside. Default 0: no limit.
 	AtOnce int
 
+	// HistoryRetention is for how long the group keeps a line about each message that ended: when
+	// it was due and delivered, how often, and which process acked it. admin.Admin.History reads
+	// the lines, which have neither payload nor metadata. A line takes about 160 bytes, and Redis
+	// some microseconds: see docs/performance.md. Default 0: no history; else from 1s to 366 days.
+	//
+	// Like Limit, it is a setting of the group, and versions that do not know it refuse the topic.
+	// An operator may set another one (admin.Admin.SetHistory).
+	HistoryRetention time.Duration
+
+	// MaxHistory is of how many messages lines are kept at most, give or take a hundred. The oldest
+	// go first. Default 10,000, at most a million; of each partition. Only with HistoryRetention.
+	MaxHistory int
+
 	// LeaseDuration is how long a subscriber holds a message before another may get it. The lease
 	// is extended while the handler runs. So it says how soon others notice a crash, not how long a
 	// handler may take. Default 30s, at least 10ms.
@@ -231,8 +244,15 @@ func (c SubscriberConfig) Validate() error {
 		field.Check("Limit", queue.CheckRate(float64(c.Limit))),
 		field.Check("Burst", queue.CheckBurst(c.Burst, c.Limit != 0)),
 		field.Check("AtOnce", queue.CheckAtOnce(c.AtOnce)),
+		field.Check("HistoryRetention", c.history().CheckFor()),
+		field.Check("MaxHistory", c.history().CheckMax()),
 		field.Check("LeaseDuration", atLeast(c.LeaseDuration, 10*time.Millisecond)),
 		field.NotNegative("MaxDead", c.MaxDead),
 		field.NotNegative("CloseTimeout", c.CloseTimeout),
 	)
+}
+
+// history returns for how long and of how many messages lines are kept.
+func (c *SubscriberConfig) history() queue.History {
+	return queue.History{For: c.HistoryRetention, Max: c.MaxHistory}
 }

@@ -18,12 +18,12 @@ func (i insideSubscriber) InitializeIn(topic string, common *consume.Common) err
 	return i.s.initialize(topic, common)
 }
 
-func (i insideSubscriber) SetLimit(ctx context.Context, topic string) (*queue.GroupLimit, error) {
+func (i insideSubscriber) Assigned(ctx context.Context, topic string) (*queue.GroupLimit, *queue.History, error) {
 	if i.s.config.Broadcast {
-		return nil, nil
+		return nil, nil, nil
 	}
 	options, err := queue.NewTopic(i.s.client, i.s.config.KeyPrefix, topic).OptionsOf(ctx, i.s.config.ConsumerGroup)
-	return options.Set, err
+	return options.Set, options.SetHistory, err
 }
 
 func (i insideSubscriber) SingleActive() bool { return i.s.config.SingleActive }

@@ -560,6 +560,59 @@ func ExampleAdmin_SetLimit() {
 	// the next one waits for an hour
 }
 
+func ExampleAdmin_History() {
+	s := start()
+	defer s.stop()
+	messages := s.subscribe("orders")
+	_, err := s.admin.SetHistory(ctx, "orders", redisdelay.DefaultConsumerGroup, admin.History{Retention: 24 * time.Hour})
+	check(err)
+	s.publish("orders", "order 4711", 0)
+	msg := <-messages
+	msg.Ack()
+
+	for { // Redis has the ack soon
+		page, err := s.admin.History(ctx, "orders", admin.HistoryFilter{DelayID: "order 4711"})
+		check(err)
+		if len(page.Ended) > 0 {
+			fmt.Println(page.Ended[0].How, "after deliveries:", page.Ended[0].Deliveries)
+			break
+		}
+	}
+
+	// Output:
+	// acked after deliveries: 1
+}
+
+func ExampleAdmin_SetHistory() {
+	s := start()
+	defer s.stop()
+	s.subscribe("orders")
+
+	change, err := s.admin.SetHistory(ctx, "orders", redisdelay.DefaultConsumerGroup, admin.History{Retention: 24 * time.Hour})
+	check(err)
+	fmt.Println("before:", change.Before)
+	fmt.Println("after:", change.After)
+
+	// Output:
+	// before: no history
+	// after: 24h0m0s, 10,000 messages, set by an operator
+}
+
+func ExampleAdmin_ResetHistory() {
+	s := start()
+	defer s.stop()
+	s.subscribe("orders")
+
+	_, err := s.admin.SetHistory(ctx, "orders", redisdelay.DefaultConsumerGroup, admin.History{Retention: 24 * time.Hour})
+	check(err)
+	change, err := s.admin.ResetHistory(ctx, "orders", redisdelay.DefaultConsumerGroup)
+	check(err)
+	fmt.Println("after:", change.After)
+
+	// Output:
+	// after: no history
+}
+
 func ExampleAdmin_ResetLimit() {
 	s := start()
 	defer s.stop()

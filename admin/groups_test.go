@@ -31,8 +31,12 @@ func TestGroupWithoutANameIsTheDefaultOne(t *testing.T) {
 			"Resume": func(topic string) error {
 				return only(s.admin.Resume(ctx, topic, admin.ResumeOptions{Scope: admin.InGroup("")}))
 			},
-			"SetLimit":   func(topic string) error { return only(s.admin.SetLimit(ctx, topic, "", admin.Limit{AtOnce: 1})) },
-			"ResetLimit": func(topic string) error { return only(s.admin.ResetLimit(ctx, topic, "")) },
+			"SetLimit": func(topic string) error { return only(s.admin.SetLimit(ctx, topic, "", admin.Limit{AtOnce: 1})) },
+			"SetHistory": func(topic string) error {
+				return only(s.admin.SetHistory(ctx, topic, "", admin.History{Retention: time.Hour}))
+			},
+			"ResetHistory": func(topic string) error { return only(s.admin.ResetHistory(ctx, topic, "")) },
+			"ResetLimit":   func(topic string) error { return only(s.admin.ResetLimit(ctx, topic, "")) },
 			"Kill": func(topic string) error {
 				return only(s.admin.Kill(ctx, topic, admin.GroupMessage{ID: "id"}, admin.KillOptions{}))
 			},

@@ -33,6 +33,30 @@ func (l GroupLimit) MarshalJSON() ([]byte, error) { return object(l) }
 func (l *GroupLimit) UnmarshalJSON(text []byte) error { return read(text, l) }
 
 // MarshalJSON writes the fields as docs/control.md says.
+func (h History) MarshalJSON() ([]byte, error) { return object(h) }
+
+// UnmarshalJSON reads them. The error names the fields that cannot be read.
+func (h *History) UnmarshalJSON(text []byte) error { return read(text, h) }
+
+// MarshalJSON writes the fields as docs/control.md says.
+func (h GroupHistory) MarshalJSON() ([]byte, error) { return object(h) }
+
+// UnmarshalJSON reads them. The error names the fields that cannot be read.
+func (h *GroupHistory) UnmarshalJSON(text []byte) error { return read(text, h) }
+
+// MarshalJSON writes the fields as docs/control.md says.
+func (h HistoryChange) MarshalJSON() ([]byte, error) { return object(h) }
+
+// UnmarshalJSON reads them. The error names the fields that cannot be read.
+func (h *HistoryChange) UnmarshalJSON(text []byte) error { return read(text, h) }
+
+// MarshalJSON writes the fields as docs/control.md says.
+func (e Ended) MarshalJSON() ([]byte, error) { return object(e) }
+
+// UnmarshalJSON reads them. The error names the fields that cannot be read.
+func (e *Ended) UnmarshalJSON(text []byte) error { return read(text, e) }
+
+// MarshalJSON writes the fields as docs/control.md says.
 func (l LimitChange) MarshalJSON() ([]byte, error) { return object(l) }
 
 // UnmarshalJSON reads them. The error names the fields that cannot be read.

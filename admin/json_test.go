@@ -28,6 +28,7 @@ var printed = []any{
 	admin.TopicSchedules{}, admin.Worker{}, admin.Diagnosis{}, admin.Problem{}, admin.Folded{}, admin.Ignored{}, admin.TopicMemory{}, admin.MemoryUse{}, admin.Act{}, admin.Partitioning{}, admin.Tailed{}, admin.Addition{},
 	admin.GroupCounters{}, admin.GroupLimit{}, admin.LimitChange{},
 	admin.Found{}, admin.SearchedTopic{},
+	admin.GroupHistory{}, admin.HistoryChange{}, admin.Ended{}, admin.HistoryPage{},
 }
 
 // filled sets each exported field of a value to something, and each text to one.

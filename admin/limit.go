@@ -147,7 +147,7 @@ func (a *Admin) setLimit(ctx context.Context, topic, group string, limit *Limit)
 		share = &part
 	}
 	change, err := over(ctx, a, topic, func(plain string) (*LimitChange, error) {
-		t, err := a.topic(ctx, plain, rights.Limiting)
+		t, err := a.topic(ctx, plain, rights.Assigning)
 		if err != nil {
 			return nil, err
 		}
@@ -227,7 +227,7 @@ func (c *change) share(ctx context.Context, from, to int) error {
 			if !set {
 				continue
 			}
-			t, err := c.admin.topic(ctx, s.Topic, rights.Limiting)
+			t, err := c.admin.topic(ctx, s.Topic, rights.Assigning)
 			if err == nil {
 				_, _, err = t.SetLimit(ctx, g.Group, &share)
 			}

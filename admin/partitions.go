@@ -237,6 +237,7 @@ func (g *GroupStats) add(p GroupStats) {
 	}
 	g.Pause = earlier(g.Pause, p.Pause)
 	g.Limit.add(p.Limit)
+	g.History.add(p.History)
 	g.LimitedSince = earliest(g.LimitedSince, p.LimitedSince)
 	g.MaxLateness, g.MaxLatenessSince = max(g.MaxLateness, p.MaxLateness), earliest(g.MaxLatenessSince, p.MaxLatenessSince)
 }

@@ -114,6 +114,11 @@ func everyOperation() []operation {
 		{name: "set the limit", do: func(a *admin.Admin, _ *torn) error {
 			return last(a.SetLimit(ctx, topic, "a", admin.Limit{Rate: 10}))
 		}},
+		{name: "set the history", do: func(a *admin.Admin, _ *torn) error {
+			return last(a.SetHistory(ctx, topic, "a", admin.History{Retention: time.Hour}))
+		}},
+		{name: "reset the history", do: func(a *admin.Admin, _ *torn) error { return last(a.ResetHistory(ctx, topic, "a")) }},
+		{name: "history", do: func(a *admin.Admin, _ *torn) error { return last(a.History(ctx, topic, admin.HistoryFilter{})) }},
 		{name: "reset the limit", do: func(a *admin.Admin, _ *torn) error { return last(a.ResetLimit(ctx, topic, "a")) }},
 		{name: "stats", do: func(a *admin.Admin, _ *torn) error { return last(a.GroupsWithoutSubscribers(ctx, topic, 0)) }},
 		{name: "delete idle groups", do: func(a *admin.Admin, _ *torn) error {
@@ -376,7 +381,7 @@ func TestTheDocumentedPermissionsAreEnough(t *testing.T) {
 		}
 		require.NoError(t, err, op.name)
 	}
-	require.Equal(t, map[string]bool{"check": true, "repair": true, "delete topic": true, "kill": true, "acts": true}, forOperators, "docs/redis-keys.md says so")
+	require.Equal(t, map[string]bool{"check": true, "repair": true, "delete topic": true, "kill": true, "acts": true, "history": true}, forOperators, "docs/redis-keys.md says so")
 }
 
 // On a Cluster the client also asks for the owners of the slots.

@@ -97,6 +97,9 @@ type GroupStats struct {
 	// Pause is the group's own pause, nil if there is none.
 	Pause *Pause `json:"pause,omitempty"`
 
+	// History is for how long the group keeps a line about each message that ended.
+	History GroupHistory `json:"history,omitempty"`
+
 	// Limit is how many messages of the group may begin, by its subscribers or an operator.
 	// LimitedSince is since when messages have waited because of it; zero means that none do.
 	Limit        GroupLimit `json:"limit,omitempty"`

@@ -51,7 +51,7 @@ func readGroup(c operate.Counts, g operate.GroupCounts) GroupStats {
 		OldestDue: g.OldestDue(), NextRetry: g.Time("first_retry"), OldestDead: g.Time("first_death"), Suspects: g.Number("suspects"),
 		SingleActive: options.SingleActive, Active: active.Subscription, Epoch: active.Epoch, Standby: g.Number("standbys"),
 		Subscribed: g.Subscribed(), LastSeen: g.Seen(), LastSettled: g.Settled(), Pause: readPause(g.Name, g.Text("paused")), RemovedAt: g.Time("ends"),
-		Limit: limitOf(options), LimitedSince: g.LimitedSince(),
+		History: historyOf(options), Limit: limitOf(options), LimitedSince: g.LimitedSince(),
 		MaxDeliveries: options.MaxDeliveries, DeadRetention: options.Retention, MaxDead: options.MaxDead, Lateness: Lateness{g.Lateness()}}
 	readCounters(reflect.ValueOf(&s.Counters).Elem(), "", g.Counter)
 	s.Counters.LimitedFor = g.LimitedFor(c.Now)

@@ -15,6 +15,7 @@ import (
 
 // messagePage is the page of one message.
 type messagePage struct {
+	Gone      bool // it has ended, and a history has it
 	Topic     string
 	Message   admin.Message
 	Published time.Time // zero: unknown
@@ -70,6 +71,11 @@ func (d *Dashboard) message(c *call) (*view, error) {
 	if err != nil && errors.Is(err, admin.ErrNotFound) && id != "" {
 		if read, err = get(admin.ByDelayID(id)); err != nil {
 			err = fmt.Errorf("%w (nor is it a delay ID)", err)
+		}
+	}
+	if errors.Is(err, admin.ErrNotFound) || errors.Is(err, admin.ErrTooLate) {
+		if gone := d.endedMessage(c, topic, cmp.Or(id, strings.TrimSpace(c.q("name")))); gone != nil {
+			return gone, nil
 		}
 	}
 	if err != nil {

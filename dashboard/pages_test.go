@@ -59,7 +59,7 @@ func TestHostileTextsAreShownAsText(t *testing.T) {
 		"/messages?t=" + q, "/messages?t=" + q + "&state=dead&g=g", "/messages?t=" + q + "&state=" + q, "/messages?t=" + q + "&uuid=" + q + "&reason=" + q + "&key=" + q + "&value=" + q,
 		"/messages?t=" + q + "&cursor=" + q, "/message?t=" + q + "&id=" + get.ID, "/message?t=" + q + "&id=" + q, "/dead?t=" + q + "&g=g",
 		"/confirm?do=purge&t=" + q + "&g=g&reason=" + q, "/confirm?do=" + q, "/schedules", "/schedules?t=" + q, "/schedules?page=" + q,
-		"/schedule?t=" + q + "&s=" + q, "/confirm?do=remove-schedule&t=" + q + "&s=" + q, "/confirm?do=repair&t=" + q, checked, "/messages?t=" + q + "&delay-id=" + q, "/audit", "/audit?cursor=" + q, "/job?id=" + q, "/" + q, "/?f=" + q} {
+		"/schedule?t=" + q + "&s=" + q, "/confirm?do=remove-schedule&t=" + q + "&s=" + q, "/confirm?do=repair&t=" + q, checked, "/messages?t=" + q + "&delay-id=" + q, "/audit", "/audit?cursor=" + q, "/ended?t=" + q, "/ended?t=" + q + "&name=" + q, "/job?id=" + q, "/" + q, "/?f=" + q} {
 		status, body := s.get(address)
 		require.NotContains(t, body, "<script>alert", address)
 		require.NotContains(t, body, "<img src=x", address)

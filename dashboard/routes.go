@@ -38,6 +38,7 @@ func (d *Dashboard) route() {
 	get("/message", "message", d.message)
 	get("/find", "find", d.find)
 	get("/dead", "dead", d.dead)
+	get("/ended", "ended", d.ended)
 	get("/schedules", "schedules", d.schedules)
 	get("/schedule", "schedule", d.schedule)
 	get("/audit", "audit", d.audit)

@@ -80,7 +80,7 @@ func (s *Subscriber) unread(ctx context.Context, topic string, n int) ([]string,
 func (r *reading) divide(ctx context.Context, names []string) (err error) {
 	n := len(names)
 	if n > max(len(r.parts), 1) {
-		if r.common.Set, err = r.s.inside.SetLimit(ctx, names[0]); err != nil {
+		if r.common.Set, r.common.SetHistory, err = r.s.inside.Assigned(ctx, names[0]); err != nil {
 			return err
 		}
 		if err := r.s.checkGrowth(ctx, r.topic, names, r.common.Set); err != nil {
@@ -122,7 +122,7 @@ func (s *Subscriber) checkGrowth(ctx context.Context, topic string, names []stri
 		return err
 	}
 	for i, plain := range names {
-		if share, err := s.inside.SetLimit(ctx, plain); err != nil {
+		if share, _, err := s.inside.Assigned(ctx, plain); err != nil {
 			return err
 		} else if share == nil {
 			return field.Invalid("Partitions", "is %d, but %d partitions share a limit of the group that an operator has set; "+

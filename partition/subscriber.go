@@ -35,11 +35,11 @@ type SubscriberConfig struct {
 
 	// Subscriber configures the Subscriber of the plain topics. Client is required. MaxInFlight is
 	// how many messages of one Subscribe the consumer has at once, of all partitions together.
-	// MaxDead is a limit of each partition. Limit, Burst and AtOnce are limits of all partitions
-	// together. Each partition gets an equal share of them, and does not lend it to others. Burst
-	// and AtOnce have to be at least the number of partitions, and Burst is by default. While the
-	// number changes, or a topic has partitions that this subscriber does not read, the higher
-	// number counts. The Unmarshaler gets the name of the plain topic.
+	// MaxDead and MaxHistory are limits of each partition. Limit, Burst and AtOnce are limits of
+	// all partitions together. Each partition gets an equal share of them, and does not lend it to
+	// others. Burst and AtOnce have to be at least the number of partitions, and Burst is by
+	// default. While the number changes, or a topic has partitions that this subscriber does not
+	// read, the higher number counts. The Unmarshaler gets the name of the plain topic.
 	Subscriber redisdelay.SubscriberConfig
 }
 

@@ -381,6 +381,7 @@ func TestEmptyFlagsAreRefused(t *testing.T) {
 		{"audit", "--topic="}, {"topics", "--key-prefix="}, {"pause", "orders", "--as="}, {"upcoming", "orders", "--from="}, {"msg", "ls", "orders", "--state="},
 		{"groups", "limit", "orders", "billing", "--rate="}, {"groups", "limit", "orders", "billing", "--rate", "5/s", "--burst="},
 		{"groups", "limit", "orders", "billing", "--at-once", ""}, {"groups", "limit", "orders", "billing", "--lift", "--why="},
+		{"groups", "history", "orders", "billing", "--keep="}, {"history", "orders", "--id="}, {"history", "orders", "--group", ""},
 	} {
 		status, _, said := w.run("", args...)
 		require.Equal(t, exitRefused, status, "%s: %s", args, said)

@@ -91,7 +91,7 @@ Begin with "redisdelay doctor". Exit codes: 0 fine, 1 something is wrong, 2 used
 	a.root.AddCommand(
 		a.doctorCommand(), a.ignoreCommand(), a.unignoreCommand(), a.workersCommand(), a.memoryCommand(),
 		a.topCommand(), a.topicsCommand(), a.groupsCommand(), a.upcomingCommand(), a.findCommand(),
-		a.deadCommand(), a.msgCommand(), a.pauseCommand(), a.resumeCommand(), a.publishCommand(), a.tailCommand(),
+		a.deadCommand(), a.msgCommand(), a.pauseCommand(), a.resumeCommand(), a.publishCommand(), a.tailCommand(), a.historyCommand(),
 		a.checkCommand(), a.repairCommand(), a.auditCommand(), a.relayCommand(), a.metricsCommand(), a.uiCommand(), a.scheduleCommand(),
 		a.schedulesCommand(), a.periodicCommand(), a.partitionsCommand(), a.versionCommand(), a.connectionTopic())
 	a.root.Version = version()

@@ -37,6 +37,8 @@ func TestActsAreInTheAuditLog(t *testing.T) {
 		"pause orders --why deploy", "resume orders", "resume orders", // the second finds nothing
 		"groups limit orders billing --rate 50/s --at-once 5 --why deal", "groups limit orders billing --lift", "groups limit orders billing --reset --why over",
 		"groups limit orders billing --reset", "groups limit orders billing", "groups limit orders nobody --at-once 1", // two find nothing
+		"groups history orders billing --keep 24h --max 500 --why lost", "groups history orders billing --off", "groups history orders billing --reset",
+		"groups history orders billing", "history orders",
 		"dead requeue orders --group billing --reason down --limit 1 --dry-run", "dead move orders --group billing --to mails --reason down --limit 1 --over 10m --yes",
 		"dead purge orders --group billing", // nobody agrees
 		"dead purge orders --group billing no-such-id --yes", "dead purge orders --group billing --yes",
@@ -69,6 +71,7 @@ func TestActsAreInTheAuditLog(t *testing.T) {
 		"pause orders | until resume: deploy", "resume orders",
 		"limit orders | billing | 50/s, burst 5, 5 at once: deal", "lift-limit orders | billing", "reset-limit orders | billing | over",
 		"limit orders | nobody | 1 at once failed",
+		"keep-history orders | billing | 24h0m0s, 500 messages: lost", "keep-history orders | billing | no history", "reset-history orders | billing",
 		`move orders | billing | begins with 1 dead letter, to "mails", reason contains "down", over 10m0s`, "move orders | billing | done: 1 dead letter",
 		"purge orders | billing failed",
 		"purge orders | billing | begins with 2 dead letters", "purge orders | billing | done: 2 dead letters",
@@ -85,7 +88,7 @@ func TestActsAreInTheAuditLog(t *testing.T) {
 	require.NotContains(t, out, "orders")
 	_, out, errs := w.run("", "audit", "--by", "bob")
 	require.Empty(t, out)
-	require.Contains(t, errs, "Nothing of that is among the 23 acts in the audit log.")
+	require.Contains(t, errs, "Nothing of that is among the 26 acts in the audit log.")
 	_, out, errs = w.run("", "audit", "--limit", "2", "--json")
 	require.Equal(t, 2, strings.Count(out, "\n"))
 	require.Contains(t, errs, "There are more")

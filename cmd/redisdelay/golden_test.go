@@ -89,6 +89,8 @@ var goldens = []struct {
 	{"groups-rm", "groups rm orders audit", ""},
 	{"groups-add", "groups add orders invoices", ""},
 	{"groups-limit", "groups limit orders billing --rate 50/s --burst 10 --at-once 5 --as ann@ops --why deal", ""},
+	{"groups-history", "groups history orders billing --keep 24h --as ann@ops --why lost", ""},
+	{"history", "history orders --since 1h", ""},
 	{"topics-rm", "topics rm oders", ""},
 	{"schedules-ls", "schedules ls", ""},
 	{"schedules-show", "schedules show reports daily-report", ""},

@@ -62,6 +62,8 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 		"groups idle":    {{}},
 		"groups add":     {{topic, "new" + evil}, {"missing" + evil, evil}},
 		"groups limit":   {{topic, group}, {topic, "missing" + evil}, {topic, group, "--rate", evil}, {topic, group, "--rate", "5/s", "--why", evil}, {topic, group, "--at-once", evil}},
+		"groups history": {{topic, group}, {topic, "missing" + evil}, {topic, group, "--keep", evil}, {topic, group, "--keep", "1h", "--why", evil}},
+		"history":        {{topic}, {topic, "--group", group}, {topic, "--group", "missing" + evil}, {topic, "--since", evil}, {topic, "--delay-id", evil}},
 		"groups rm":      {{topic, "lonely" + evil, "--dry-run"}, {topic, "missing" + evil, "--yes"}},
 		"workers":        {{}},
 		"upcoming":       {{topic, "--group", group}, {topic, "--group", "missing" + evil}, {topic, "--from", evil}},

@@ -24,7 +24,7 @@ import (
 var changing = []string{
 	"dead requeue", "dead purge", "dead move", "dead import", "msg cancel", "msg reschedule", "msg now", "msg kill", "pause", "resume", "ignore", "unignore",
 	"publish", "repair", "relay", "schedule", "schedules pause", "schedules resume", "schedules run", "schedules rm", "partitions set",
-	"groups add", "groups limit", "groups rm", "topics rm", "periodic",
+	"groups add", "groups limit", "groups history", "groups rm", "topics rm", "periodic",
 }
 
 // dumps returns the value of each key of the server. Keys with an expiry are left out: those are
@@ -81,7 +81,7 @@ func TestLooksChangeNothing(t *testing.T) {
 		"msg get":     {"orders name", "orders ready", "orders " + id},
 		"find":        {"ready", "name --by delay-id --topic orders", id, "--metadata kind=gift"},
 		"tail":        {"orders --for 1500ms", "oders --for 300ms", "orders --for 300ms --json"},
-		"check":       {"", "orders"}, "audit": {"", "--by ann"}, "schedules ls": {"", "reports"}, "schedules show": {"reports clean-up"},
+		"check":       {"", "orders"}, "audit": {"", "--by ann"}, "history": {"orders", "orders --since 1h"}, "schedules ls": {"", "reports"}, "schedules show": {"reports clean-up"},
 		"partitions show": {"mails"}, "memory": {"", "orders"}, "metrics": {"--listen 127.0.0.1:0"}, "ui": {"--listen 127.0.0.1:0 --contents --write"}, "version": {""},
 		"completion bash": {""}, "completion zsh": {""}, "completion fish": {""}, "completion powershell": {""},
 

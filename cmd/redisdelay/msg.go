@@ -242,7 +242,7 @@ func (a *app) show(ctx context.Context, topic, name string, by naming, view payl
 	}
 	m, _, err := a.find(ctx, operator, topic, name, by)
 	if err != nil {
-		return err
+		return a.showEnded(ctx, operator, topic, name, by, err)
 	}
 	if only != "" && !slices.ContainsFunc(m.Places, func(p admin.Place) bool { return p.State == only }) {
 		return fmt.Errorf("message %s of topic %q is no dead letter: %w", m.ID, topic, admin.ErrNotFound)

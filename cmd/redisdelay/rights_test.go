@@ -253,6 +253,7 @@ func (h *holder) redisActs() map[string]func() error {
 		"schedules pause": tool("schedules pause reports clean-up"), "schedules resume": tool("schedules resume reports clean-up"),
 		"schedules run": tool("schedules run reports clean-up --yes --wait 0"), "schedules rm": tool("schedules rm reports clean-up --yes"),
 		"partitions set": tool("partitions set parcels 3"), "groups limit": tool("groups limit orders billing --rate 5/s"),
+		"groups history": tool("groups history orders billing --keep 1h"), "history": tool("history orders"),
 		"CLIENT PAUSE": raw("client", "pause", 1), "CLIENT KILL": raw("client", "kill", "type", "normal", "skipme", "yes"), "CLIENT LIST": raw("client", "list"),
 		"KEYS": raw("keys", "*"), "FLUSHALL": raw("flushall"), "FLUSHDB": raw("flushdb"), "CONFIG GET": raw("config", "get", "*"), "CONFIG SET": raw("config", "set", "maxmemory", 0),
 		"EVAL of another key":  raw("eval", "return redis.call('get', KEYS[1])", 1, "other:key"),

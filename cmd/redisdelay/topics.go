@@ -119,7 +119,7 @@ func (a *app) groupsCommand() *cobra.Command {
 	remove.Flags().DurationVar(&rmIdle, "idle", 0, "instead of GROUP: all groups without a subscriber for at least so long, 1m or more")
 	a.consentFlags(remove.Flags())
 	a.jsonFlag(remove.Flags())
-	return a.family("groups", "consumer groups", list, idle, a.addGroupCommand(), a.limitGroupCommand(), remove)
+	return a.family("groups", "consumer groups", list, idle, a.addGroupCommand(), a.limitGroupCommand(), a.keepHistoryCommand(), remove)
 }
 
 func (a *app) addGroupCommand() *cobra.Command {

@@ -151,7 +151,7 @@ func (m *Machine) claimed(now time.Time, l *Lane, a *Answer, c *Claimed) bool {
 	if c.Orphans > 0 {
 		m.note(Note{Kind: Orphans, Count: c.Orphans})
 	}
-	m.limited = c.Limits
+	m.limited, m.history = c.Limits, c.History
 	m.supplied(l, c, limit)
 	m.epoch = max(m.epoch, c.Epoch)
 	m.hold(now, c.Messages, &lease{claimed: a.Came, deadline: deadline, epoch: c.Epoch}, a)

@@ -19,6 +19,8 @@ type Common struct {
 
 	Limit atomic.Pointer[queue.GroupLimit] // of each group; nil: that of its Options
 	Set   *queue.GroupLimit                // that an operator has set, for groups that are new; nil: none
+
+	SetHistory *queue.History // as Set
 }
 
 // GroupOptions returns the options to register a group with. set: it may be new.
@@ -30,7 +32,7 @@ func (c *Common) GroupOptions(options queue.GroupOptions, set bool) queue.GroupO
 		options.Limit = *limit
 	}
 	if set {
-		options.Set = c.Set
+		options.Set, options.SetHistory = c.Set, c.SetHistory
 	}
 	return options
 }

@@ -143,6 +143,7 @@ func (d *Delivery) accept(msg *message.Message) {
 	}
 	msg.SetContext(d)
 	d.msg, d.uuid = msg, msg.UUID
+	d.inHand.UUID = msg.UUID
 }
 
 // name returns the delay ID, or "".

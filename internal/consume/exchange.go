@@ -32,10 +32,11 @@ type link struct {
 // exchange carries out an exchange. It returns an error if any part of it failed.
 func (s *Subscription) exchange(x *Exchange) error {
 	a := Answer{Sent: time.Now()}
-	acks := s.group.AckCalls(x.Acks)
-	drops := s.group.DropCalls(x.Drops)
+	group := s.group.Keeping(x.history)
+	acks := group.AckCalls(x.Acks)
+	drops := group.DropCalls(x.Drops)
 	releases := s.group.ReleaseCalls(x.ReleasesInOrder(), x.refunds())
-	nacks := s.group.NackCalls(x.Nacks)
+	nacks := group.NackCalls(x.Nacks)
 	extends := s.group.ExtendCalls(x.Extend, s.LeaseDuration)
 	if x.Worker != "" {
 		s.group.Attend(extends[0], s.Name, x.Worker)

@@ -42,6 +42,7 @@ type Machine struct {
 	taker   Taker
 	epoch   int64        // the highest that a claim returned
 	limited queue.Limits // those of the group, by the last claim
+	history string       // the bounds of the group's history, by the last claim; "": it keeps none
 	settles bool         // in strict order, Redis is yet to confirm the last ack
 	judging Judging
 	clock   ServerClock

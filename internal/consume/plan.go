@@ -46,6 +46,7 @@ type Exchange struct {
 	extendTo uint64         // sequence number of the last message in Extend
 	beside   bool           // it goes beside an exchange of the main lane
 	limited  bool           // the group has a limit: what is given back need not count
+	history  string         // what Claimed.History was: "" if the group keeps none
 	left     bool           // other subscriptions are woken already: a group that is gone stays gone
 	asked    []func()       // they are told when the claim has told the server's time
 }
@@ -78,7 +79,7 @@ func (m *Machine) Plan(now time.Time, poll time.Duration, contact Contact) (x *E
 			return nil, now, m.effects()
 		}
 	}
-	x = &Exchange{left: m.phase == Left, limited: m.limited != queue.Unlimited}
+	x = &Exchange{left: m.phase == Left, limited: m.limited != queue.Unlimited, history: m.history}
 	if extend {
 		x.Extend = m.planExtend(now)
 		x.extendTo = m.held.sequence
@@ -377,7 +378,7 @@ func (m *Machine) PlanBeside(now time.Time) *Exchange {
 		if limit < manyBrought || limit < (free+prefetch)/3 {
 			return nil
 		}
-		x := &Exchange{Settlements: m.untold.takeAcks(), beside: true}
+		x := &Exchange{Settlements: m.untold.takeAcks(), beside: true, history: m.history}
 		m.telling += x.decided()
 		x.Claims = []*queue.Claim{m.claim(now, &m.second, queue.Claim{Limit: limit, Held: m.limits.MaxInFlight})}
 		return x

@@ -97,12 +97,12 @@ func (f *server) script(args []any) any {
 	switch name {
 	case "ack":
 		settled := 0
-		parts := args[1].(int)
-		ids := text[2+2*parts:]
+		parts := args[4].(int)
+		ids := text[5+2*parts:]
 		for p := range parts {
-			n := args[3+2*p].(int)
+			n := args[6+2*p].(int)
 			for _, id := range ids[:n] {
-				settled += btoi(f.ack(&queue.Leased{ID: id, Token: text[2+2*p]}))
+				settled += btoi(f.ack(&queue.Leased{ID: id, Token: text[5+2*p]}))
 			}
 			ids = ids[n:]
 		}
@@ -112,7 +112,7 @@ func (f *server) script(args []any) any {
 			f.release(&queue.Leased{ID: text[i], Token: text[i+1]})
 		}
 	case "nack":
-		for t := text[2:]; len(t) > 0; t = t[7:] {
+		for t := text[3:]; len(t) > 0; t = t[7:] {
 			f.nacks = append(f.nacks, nacked{t[0], t[2], t[5]})
 			failure := queue.Failure{Leased: &queue.Leased{ID: t[0], Token: t[1]}, Dead: t[2] == "asked" || t[2] == "late" || t[2] == "unmarshal"}
 			if delay, postponed := strings.CutPrefix(t[2], "+"); postponed {
@@ -166,7 +166,7 @@ func (f *server) answerClaim(args []any, text []string) any {
 		expiries = append(expiries, int64(m.Expiries))
 	}
 	now := strconv.FormatInt(a.Now.UnixMilli(), 10)
-	return []any{"", flag[a.More], int64(a.Blocked), flag[a.Waits], int64(0), entries, bodies, []any{}, now, expiries, since, "0", int64(a.Limits)}
+	return []any{"", flag[a.More], int64(a.Blocked), flag[a.Waits], int64(0), entries, bodies, []any{}, now, expiries, since, "0", int64(a.Limits), ""}
 }
 
 // shell is a subscription in a bubble that runs, and its server.

@@ -62,9 +62,9 @@ type Subscriber interface {
 	// InitializeIn is SubscribeInitialize, for one of several topics with something in common.
 	InitializeIn(topic string, common *consume.Common) error
 
-	// SetLimit returns the limit that an operator has set for the group in a topic. Without one, or
-	// with Broadcast, it returns nil.
-	SetLimit(ctx context.Context, topic string) (*queue.GroupLimit, error)
+	// Assigned returns the limit and the history that an operator has set for the group in a topic.
+	// Without one, or with Broadcast, it returns nil.
+	Assigned(ctx context.Context, topic string) (*queue.GroupLimit, *queue.History, error)
 
 	// SingleActive tells whether the groups have the setting.
 	SingleActive() bool

@@ -40,14 +40,15 @@ func (r Ref) String() string {
 func (t *Topic) Cancel(ctx context.Context, ref Ref) error {
 	operation := t.Keys().Operation(queue.Token())
 	return t.WithExisting(ctx, func(groups *queue.Groups) error {
-		return t.operate(ctx, ref, groups, t.cancelCall(groups, ref, operation))
+		return t.operate(ctx, ref, groups, t.cancelCall(groups, ref, operation, groups.Recorded))
 	})
 }
 
-func (t *Topic) cancelCall(groups *queue.Groups, ref Ref, operation string) *queue.Call {
+// cancelCall returns a call that takes a message back. With recorded, histories tell of it.
+func (t *Topic) cancelCall(groups *queue.Groups, ref Ref, operation string, recorded bool) *queue.Call {
 	by, message := ref.args()
 	return t.NewCall(&queue.CancelScript, queue.Target{Groups: groups.Names, Window: groups.Window}, "operation", operation,
-		"version", groups.Version, "by", by, "id", message, "memory", queue.OperationMemory)
+		"version", groups.Version, "by", by, "id", message, "memory", queue.OperationMemory, "recorded", recorded)
 }
 
 // Reschedule gives a message that waits another due time. It returns queue.ErrNotFound,
@@ -149,15 +150,15 @@ func (g *Group) Requeue(ctx context.Context, ids []string, dues ...queue.Due) (i
 
 // Discard deletes dead messages of the group, a thousand at most, and returns how many.
 func (g *Group) Discard(ctx context.Context, ids []string) (int, error) {
-	discarded, err := g.discard(ctx, ids)
+	discarded, err := g.discard(ctx, ids, "deleted")
 	return strings.Count(discarded, "1"), err
 }
 
 // discard is Discard, but returns a text with one character for each ID: "1" if the message was
-// dead, else "0".
-func (g *Group) discard(ctx context.Context, ids []string) (string, error) {
+// dead, else "0". how is what the history says of it.
+func (g *Group) discard(ctx context.Context, ids []string, how string) (string, error) {
 	d := g.topic.Draft(&queue.DiscardScript, queue.Target{Group: g.Name}, "operation", g.topic.Keys().Operation(queue.Token()),
-		"memory", queue.OperationMemory)
+		"memory", queue.OperationMemory, "group", g.Name, "how", how)
 	for _, id := range ids {
 		d.Each("message", "id", id)
 	}

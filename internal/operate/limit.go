@@ -2,7 +2,6 @@ package operate
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -12,21 +11,7 @@ import (
 // SetLimit sets the limit of a group for all its subscribers. With nil they decide again. It
 // returns the settings of the group before and after.
 func (t *Topic) SetLimit(ctx context.Context, group string, limit *queue.GroupLimit) (before, after queue.GroupOptions, err error) {
-	groups, err := t.Existing(ctx)
-	if err != nil {
-		return before, after, err
-	}
-	reply, err := ask(ctx, t, t.LimitCall(group, limit))
-	switch {
-	case err != nil:
-		return before, after, err
-	case reply.Refusal == "unregistered":
-		return before, after, fmt.Errorf("group %q of topic %q: %w", group, t.Name, queue.ErrNotFound)
-	case reply.Refusal != "":
-		return before, after, fmt.Errorf("topic %q: %w: its messages go into a stream", t.Name, queue.ErrTopicMode)
-	}
-	t.Forget(groups) // the first limit marks the layout
-	return queue.ParseGroupOptions(reply.Text("before")), queue.ParseGroupOptions(reply.Text("after")), nil
+	return t.assign(ctx, group, t.LimitCall(group, limit))
 }
 
 // LimitedSince returns since when messages of the group wait because of its limit; zero: they do

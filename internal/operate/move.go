@@ -47,7 +47,7 @@ func (m *Mover) Move(ctx context.Context, from *Group, dead []Listed, dues ...qu
 	if err := m.topic.Publish(ctx, m.publisher, m.number, messages); err != nil {
 		return 0, err
 	}
-	discarded, err := from.discard(ctx, old)
+	discarded, err := from.discard(ctx, old, "moved")
 	if err != nil {
 		return 0, err
 	}
@@ -85,7 +85,7 @@ func (m *Mover) release(ctx context.Context, steps []step) error {
 			if s.keep {
 				calls[i] = t.rescheduleCall(groups, s.ref, s.due, operation, "", "") // its expiry does not count
 			} else {
-				calls[i] = t.cancelCall(groups, s.ref, operation)
+				calls[i] = t.cancelCall(groups, s.ref, operation, false)
 			}
 		}
 		if err := queue.Do(ctx, t.Client(), calls...); err != nil {

@@ -138,7 +138,7 @@ func (t *Topic) recall(ctx context.Context, delayID string, due any, expires Exp
 
 func (t *Topic) recallCall(groups *queue.Groups, delayID string, due any, ids []string, untils map[string]string, operation string) *queue.Call {
 	d := t.Draft(&queue.RecallScript, queue.Target{Groups: groups.Names, Window: groups.Window}, "operation", operation,
-		"version", groups.Version, "name", queue.EncodeName(delayID), "spec", due, "memory", queue.OperationMemory)
+		"version", groups.Version, "delay_id", queue.EncodeName(delayID), "spec", due, "memory", queue.OperationMemory, "recorded", groups.Recorded)
 	for _, id := range ids {
 		d.Each("message", "id", id, "expires", untils[id])
 	}

@@ -18,6 +18,8 @@ type Group struct {
 	topic  *Topic
 	single bool // the group has SingleActive
 
+	history string // see Keeping
+
 	claim, ack, nack, release, extend []string
 }
 
@@ -36,6 +38,17 @@ func (t *Topic) Group(name string) *Group {
 func (g *Group) SingleActive() *Group {
 	g.single = true
 	return g
+}
+
+// Keeping returns a handle that has the history of the group told of what is settled. history is
+// Claimed.History.
+func (g *Group) Keeping(history string) *Group {
+	if g.history == history {
+		return g
+	}
+	kept := *g
+	kept.history = history
+	return &kept
 }
 
 // Claim asks for messages of a group.
@@ -71,6 +84,7 @@ type Claimed struct {
 	Now     time.Time // by the server's clock
 	Epoch   int64     // with SingleActive, of the active subscription if it is this one; else 0
 	Limits  Limits    // of the group
+	History string    // the bounds of the group's history, for Keeping; "": it keeps none
 }
 
 // Leased is a message that a subscription holds.
@@ -84,6 +98,7 @@ type Leased struct {
 	Requeued   bool   // an operator requeued it from the dead letters
 	DelayedFor string // the delay that the last nack asked for, as written, or ""
 	Body       []byte
+	UUID       string // once it is unmarshaled; the caller sets it
 }
 
 // ClaimCall returns a call whose reply ReadClaim reads.
@@ -136,6 +151,7 @@ func (c Claim) ReadClaimTo(add func(Leased), call *Call) (Claimed, error) {
 		Orphans: reply.Number("orphans"),
 		Now:     Instant(reply.Text("now")),
 		Limits:  Limits(reply.Number("limits")),
+		History: reply.Text("history"),
 	}, nil
 }
 

@@ -14,23 +14,29 @@ const Layout = "2"
 const StreamLayout = Layout + " stream"
 
 // The layout of another topic may have marks after the version: "single" if the topic has, or once
-// had, a group with SingleActive, and "limits" for groups with a limit. Programs that do not know
-// the setting refuse it as another version. The snippet marks writes the same.
+// had, a group with SingleActive, "limits" for groups with a limit, and "history" for those with a
+// history. Programs that do not know the setting refuse it as another version. The snippet marks
+// writes the same.
 const (
-	singleMark = " single"
-	limitsMark = " limits"
+	singleMark  = " single"
+	limitsMark  = " limits"
+	historyMark = " history"
 )
 
+// marks are what the layout of a topic tells besides the version.
+type marks struct{ single, bounded, recorded bool }
+
 // readLayout returns which marks the layout of a topic has, and whether this program knows it.
-func readLayout(text string) (single, bounded, known bool) {
-	rest, bounded := strings.CutSuffix(text, limitsMark)
-	rest, single = strings.CutSuffix(rest, singleMark)
-	return single, bounded, rest == Layout || text == StreamLayout
+func readLayout(text string) (m marks, known bool) {
+	rest, recorded := strings.CutSuffix(text, historyMark)
+	rest, bounded := strings.CutSuffix(rest, limitsMark)
+	rest, single := strings.CutSuffix(rest, singleMark)
+	return marks{single, bounded, recorded}, rest == Layout || text == StreamLayout
 }
 
 // KnowsLayout tells whether this program knows a layout.
 func KnowsLayout(text string) bool {
-	_, _, known := readLayout(text)
+	_, known := readLayout(text)
 	return known
 }
 
@@ -96,6 +102,7 @@ func (k Keys) Schedules() string { return k.base + "schedules" }
 func (k Keys) Active() string    { return k.base + "active" }
 func (k Keys) Programs() string  { return k.base + "programs" }
 func (k Keys) Limits() string    { return k.base + "limits" }
+func (k Keys) Ended() string     { return k.base + "ended" }
 
 // Keys that hold the number of a publisher's last call, a subscription's last claim, and the result
 // of one operation of an operator.
@@ -134,6 +141,7 @@ func (k Keys) Suspects(group string) string   { return k.base + "suspects:" + gr
 func (k Keys) Workers(group string) string    { return k.base + "workers:" + group }
 func (k Keys) Standby(group string) string    { return k.base + "standby:" + group }
 func (k Keys) Limited(group string) string    { return k.base + "limited:" + group }
+func (k Keys) History(group string) string    { return k.base + "history:" + group }
 
 // kind is what a name of a key in the header of a script stands for.
 type kind struct {
@@ -159,14 +167,14 @@ var kinds = map[string]kind{
 	"scheduler": ofTopic("hash", Keys.Scheduler), "idle": ofTopic("zset", Keys.Idle), "names": ofTopic("hash", Keys.Names),
 	"taken": ofTopic("zset", Keys.Taken), "paused": ofTopic("hash", Keys.Paused), "resumes": ofTopic("zset", Keys.Resumes),
 	"schedules": ofTopic("hash", Keys.Schedules), "programs": ofTopic("zset", Keys.Programs), "active": ofTopic("hash", Keys.Active),
-	"limits":   ofTopic("hash", Keys.Limits),
+	"limits": ofTopic("hash", Keys.Limits), "ended": ofTopic("stream", Keys.Ended),
 	"handling": {typ: "string"}, "publisher": {typ: "string"}, "claim": {typ: "string"}, "operation": {typ: "string"},
 
 	"ready": ofGroup("list", Keys.Ready), "unack": ofGroup("zset", Keys.Unack), "leases": ofGroup("hash", Keys.Leases),
 	"retry": ofGroup("zset", Keys.Retry), "deliveries": ofGroup("hash", Keys.Deliveries), "waiters": ofGroup("zset", Keys.Waiters),
 	"dead": ofGroup("zset", Keys.Dead), "resting": ofGroup("zset", Keys.Resting), "stats": ofGroup("hash", Keys.Stats),
 	"suspects": ofGroup("hash", Keys.Suspects), "workers": ofGroup("hash", Keys.Workers), "standby": ofGroup("zset", Keys.Standby),
-	"limited": ofGroup("zset", Keys.Limited),
+	"limited": ofGroup("zset", Keys.Limited), "history": ofGroup("stream", Keys.History),
 
 	"counters": ofTopic("hash", Keys.Counters),
 	// Without a window these are keys of a group without a name, which does not exist.

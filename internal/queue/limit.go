@@ -107,11 +107,16 @@ const (
 )
 
 // LimitCall returns a call that sets the limit of a group whatever its subscribers ask for. With
-// nil they decide again. ReadLimit reads its reply.
+// nil they decide again.
 func (t *Topic) LimitCall(group string, limit *GroupLimit) *Call {
 	text := ""
 	if limit != nil {
 		text = limit.encode()
 	}
-	return t.NewCall(&LimitScript, Target{Group: group}, "layout", Layout, "fresh", Token(), "group", group, "limit", text)
+	return t.assignCall(group, "set", text)
+}
+
+// assignCall returns a call that sets a word of a group's options, or deletes it with "".
+func (t *Topic) assignCall(group, word, value string) *Call {
+	return t.NewCall(&AssignScript, Target{Group: group}, "layout", Layout, "fresh", Token(), "group", group, "word", word, "value", value)
 }

@@ -196,7 +196,7 @@ func (t *Topic) publishCall(groups *Groups, publisher string, number uint64, mes
 	d := publishScript.draft(keys, n, 2*(len(messages)+runs+options), []any{
 		"publisher", t.keys.Publisher(publisher), "stream", stream,
 		"version", groups.Version, "number", number, "memory", millis(memory), "limit", limit.Messages, "soonest", soonest,
-		"together", parts, "window", windowEnd(groups.Window), "single", groups.Single, "recurs", recurs,
+		"together", parts, "window", windowEnd(groups.Window), "single", groups.Single, "recurs", recurs, "recorded", groups.Recorded,
 	})
 	// Pointers go into an interface without an allocation. So tools that print commands show
 	// addresses of IDs, and lengths of bodies.

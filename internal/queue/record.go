@@ -6,11 +6,12 @@ import (
 )
 
 // Record is what a group knows of a message's deliveries, stored as "count flag delayed_for
-// reason".
+// reason". The third word may have "@" and the origin behind it.
 type Record struct {
 	Count      int
 	DelayedFor string
 	Reason     string
+	Origin     Origin // zero unless the group keeps a history
 
 	// "d": a delivery has ended, or may have, that does not count; "r": requeued from the dead
 	// letters; "-": neither.
@@ -27,8 +28,12 @@ func ReadRecord(text string) (r Record) {
 	if len(parts) > 1 {
 		r.flag = parts[1]
 	}
-	if len(parts) > 2 && parts[2] != "-" {
-		r.DelayedFor = parts[2]
+	if len(parts) > 2 {
+		var origin string
+		if r.DelayedFor, origin, _ = strings.Cut(parts[2], "@"); r.DelayedFor == "-" {
+			r.DelayedFor = ""
+		}
+		r.Origin = readOrigin(origin)
 	}
 	if len(parts) > 3 {
 		r.Reason = parts[3]

@@ -131,7 +131,7 @@ func (t *Topic) Succeed(ctx context.Context, groups ...string) (failed map[strin
 // many, by group. more tells whether there may be more to delete.
 func (t *Topic) Purge(ctx context.Context) (excess map[string]int, more bool, err error) {
 	reply, more, err := t.sweep(ctx, func(groups *Groups) *Call {
-		return t.NewCall(&purgeScript, Target{Groups: groups.Names}, "version", groups.Version, "budget", budget)
+		return t.NewCall(&purgeScript, Target{Groups: groups.Names}, "version", groups.Version, "budget", budget, "recorded", groups.Recorded)
 	})
 	if err != nil || reply.parts == nil {
 		return nil, more, err

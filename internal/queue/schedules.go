@@ -317,7 +317,7 @@ func (t *Topic) amend(ctx context.Context, read func(context.Context) (*Groups, 
 	err = t.with(ctx, read, func(groups *Groups) error {
 		calls := make([]*Call, len(amendments))
 		for i, a := range amendments {
-			calls[i] = t.NewCall(&amendScript, Target{}, "operation", operation, "version", groups.Version, "what", string(a.What),
+			calls[i] = t.NewCall(&amendScript, Target{}, "operation", operation, "version", groups.Version, "recorded", groups.Recorded, "what", string(a.What),
 				"name", EncodeName(a.Name), "memory", OperationMemory, "seen", a.Seen, "definition", a.Definition, "jitter", a.Jitter,
 				"first", max(a.First.UnixMilli(), 0), "known", max(a.Known.UnixMilli(), 0),
 				"lasts", CeilMillis(a.For), "note", a.note())

@@ -97,7 +97,7 @@ var (
 	MendScript       = load("mend")
 	SingleScript     = load("single")
 	NudgeScript      = load("nudge")
-	LimitScript      = load("limit")
+	AssignScript     = load("assign")
 )
 
 // Scripts returns the text of each script by its name.

@@ -255,12 +255,12 @@ func TestScriptsCallOnlyFunctionsThatTheyHave(t *testing.T) {
 // commands are the commands that scripts may use, and the first Redis version that had them so.
 var commands = map[string]string{
 	"TIME": "2.6", "PUBLISH": "2.0", "GET": "1.0", "SET": "2.6.12", "DEL": "1.0",
-	"HGET": "2.0", "HMGET": "2.0", "HSET": "4.0", "HDEL": "2.4", "HLEN": "2.0", "HKEYS": "2.0", "HGETALL": "2.0", "HEXISTS": "2.0", "HINCRBY": "2.0",
+	"HGET": "2.0", "HMGET": "2.0", "HSET": "4.0", "HDEL": "2.4", "HLEN": "2.0", "HKEYS": "2.0", "HGETALL": "2.0", "HEXISTS": "2.0", "HINCRBY": "2.0", "HSTRLEN": "3.2",
 	"LLEN": "1.0", "LRANGE": "1.0", "LPUSH": "2.4", "RPUSH": "2.4", "LPOP": "6.2", "LTRIM": "1.0", "LSET": "1.0",
 	"ZADD": "6.2", "ZREM": "2.4", "ZCARD": "1.2", "ZCOUNT": "2.0", "ZSCORE": "1.2", "ZRANGE": "1.2", "ZRANGEBYSCORE": "1.0.5", "ZREVRANGEBYSCORE": "2.2",
 	"INFO": "1.0", "EXISTS": "1.0", "UNLINK": "4.0", "HSCAN": "2.8", "ZSCAN": "2.8",
 	"XADD": "5.0", "XLEN": "5.0", "XDEL": "5.0", "XTRIM": "6.2",
-	"ZREMRANGEBYRANK": "2.0", "PUBSUB": "2.8", "ZREMRANGEBYSCORE": "1.2", "ZPOPMIN": "5.0",
+	"ZREMRANGEBYRANK": "2.0", "PUBSUB": "2.8", "ZREMRANGEBYSCORE": "1.2", "ZPOPMIN": "5.0", "PEXPIRE": "2.6",
 }
 
 // moves is ZADD with GT, which the embedded server has too.

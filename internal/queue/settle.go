@@ -23,8 +23,14 @@ func (g *Group) DropCalls(messages []*Leased) []*Call { return g.ackCalls(messag
 
 func (g *Group) ackCalls(messages []*Leased, drops bool) []*Call {
 	var calls []*Call
+	by := ""
+	if g.history != "" {
+		by = settler()
+	}
 	for part := range slices.Chunk(messages, acked) {
-		d := ackScript.draft(g.ack, 0, 2*len(part)+len(part), []any{"drops", drops})
+		d := ackScript.draft(g.ack, 0, 2*len(part)+len(part), []any{
+			"drops", drops, "kept", g.history, "by", by, "uuids", g.uuidsOf(part),
+		})
 		for left := part; len(left) > 0; {
 			n := 1 // messages of one claim that are due together have the same token
 			for n < len(left) && left[n].Token == left[0].Token {
@@ -133,7 +139,7 @@ const maxReason = 1024
 func (g *Group) NackCalls(failures []Failure) []*Call {
 	var calls []*Call
 	for part := range slices.Chunk(failures, nacked) {
-		d := nackScript.draft(g.nack, 0, 7*len(part), []any{"group", g.Name, "single", g.single})
+		d := nackScript.draft(g.nack, 0, 7*len(part), []any{"group", g.Name, "single", g.single, "kept", g.history != ""})
 		for _, f := range part {
 			delay := f.Retry.encode()
 			switch {

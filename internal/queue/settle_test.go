@@ -134,7 +134,7 @@ func TestScriptsTakeEmptyInput(t *testing.T) {
 		m = held(s.claim(1))
 		w.do(s.group.ExtendCalls(m, time.Hour)...)
 		s.ack(m...)
-		fixed := map[int]int{0: 0, 1: 2, 3: 2, 5: 3, 6: 1} // call: arguments before the messages; the rest are claims
+		fixed := map[int]int{0: 0, 1: 3, 3: 2, 5: 3, 6: 4} // call: arguments before the messages; the rest are claims
 		for i, call := range r.take() {
 			head, settles := fixed[i]
 			if i == 0 || !settles { // the first is a claim

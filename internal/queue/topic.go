@@ -47,6 +47,8 @@ type Groups struct {
 	Stream  bool     // the topic has a stream, and one group for it
 	Single  bool     // the topic has or had groups with SingleActive
 	Bounded bool     // the topic has or had groups with a limit
+
+	Recorded bool // the topic has or had groups with a history
 }
 
 // All returns the names of all that messages are kept for: the groups, and then the window.
@@ -70,6 +72,8 @@ type GroupOptions struct {
 	WholeLeases   bool          // what a dead process had waits until its leases end
 	Limit         GroupLimit    // that the last subscriber asked for
 	Set           *GroupLimit   // that an operator has set, which applies instead; nil: none. Only a new group is registered with it.
+	History       History       // that the last subscriber asked for
+	SetHistory    *History      // that an operator has set, which applies instead, as Set does
 
 	// Window is for how long groups that come after the topic's first one get what that one got.
 	// The first group opens a window that long; a later one takes it over. 0: the group does
@@ -92,8 +96,14 @@ func (o GroupOptions) encode() string {
 	if o.Limit != (GroupLimit{}) {
 		text += " limit:" + o.Limit.encode()
 	}
+	if o.History != (History{}) {
+		text += " history:" + o.History.encode()
+	}
 	if o.Set != nil {
 		text += " set:" + o.Set.encode()
+	}
+	if o.SetHistory != nil {
+		text += " set_history:" + o.SetHistory.encode()
 	}
 	return text
 }
@@ -118,6 +128,11 @@ func ParseGroupOptions(text string) GroupOptions {
 		case "set":
 			set := parseLimit(value)
 			o.Set = &set
+		case "history":
+			o.History = parseHistory(value)
+		case "set_history":
+			set := parseHistory(value)
+			o.SetHistory = &set
 		}
 	}
 	if ms := limit(part[1]); ms >= 0 {
@@ -340,12 +355,12 @@ func readGroups(call *Call) (*Groups, error) {
 // groupsOf reads a set of groups from a reply.
 func groupsOf(reply Reply) (*Groups, error) {
 	layout, each := reply.Text("layout"), reply.Each()
-	single, bounded, known := readLayout(layout)
+	marks, known := readLayout(layout)
 	if !known {
 		return nil, fmt.Errorf("%w: it is %q, this program writes %q", ErrLayout, layout, Layout)
 	}
 	groups := &Groups{Version: reply.Text("version"), Names: make([]string, 0, len(each)), Stream: layout == StreamLayout,
-		Single: single, Bounded: bounded}
+		Single: marks.single, Bounded: marks.bounded, Recorded: marks.recorded}
 	for _, group := range each {
 		if name := group.Text("name"); IsWindow(name) {
 			groups.Window = name

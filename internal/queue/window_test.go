@@ -569,11 +569,11 @@ func TestATopicWithoutAWindowSendsNoKeyMore(t *testing.T) {
 			return n
 		}
 		require.NoError(t, w.topic.Register(ctx, "a", windowed(200*time.Millisecond)))
-		require.Equal(t, []int{14 + 2*3, 11 + 2*6}, keys())
+		require.Equal(t, []int{16 + 2*3, 11 + 2*6}, keys())
 		w.endWindow()
 		w.topic.Overwrite(nil)
 		calls.take()
-		require.Equal(t, []int{14 + 3, 11 + 6}, keys())
+		require.Equal(t, []int{16 + 3, 11 + 6}, keys())
 	})
 }
 

@@ -239,9 +239,40 @@ var transitions = map[string]func(w *world) (call func() error){
 		w.suspect("a", 1, "leased")
 		return func() error { return only(w.topic.Kill(ctx, "a", w.id["leased"], "killed")) }
 	},
-	"limit": func(w *world) func() error {
+	"assign": func(w *world) func() error {
 		w.limits()
 		return run(w, w.topic.LimitCall("c", &queue.GroupLimit{AtOnce: 5}))
+	},
+	"ack, with a history": func(w *world) func() error {
+		w.keepIn("c", dayLong)
+		w.publishNow("x", "y")
+		s := w.sub("c")
+		w.do(s.group.AckCalls(s.keeping(1))...)
+		return run(w, s.group.AckCalls(s.keeping(1))...)
+	},
+	"cancel, with a history": func(w *world) func() error {
+		w.keepIn("c", dayLong)
+		w.publish(in("gone", time.Hour), in("x", time.Hour))
+		require.NoError(w.t, w.topic.Cancel(ctx, byID(w, "gone")))
+		return func() error { return w.topic.Cancel(ctx, byID(w, "x")) }
+	},
+	"discard, with a history": func(w *world) func() error {
+		w.keepIn("c", dayLong)
+		w.publishNow("gone", "x")
+		s := w.sub("c")
+		for _, l := range s.keeping(2) {
+			s.nack(failed(l, dead))
+		}
+		require.NoError(w.t, only(w.topic.Group("c").Discard(ctx, []string{w.id["gone"]})))
+		return func() error { return only(w.topic.Group("c").Discard(ctx, []string{w.id["x"]})) }
+	},
+	"publish, with a history": func(w *world) func() error {
+		w.keepIn("c", dayLong)
+		named := in("x", time.Hour).with(queue.Options{DelayID: "n"})
+		w.publish(named)
+		w.publish(in("y", time.Hour).with(queue.Options{DelayID: "n"}))
+		messages := w.make(in("z", time.Hour).with(queue.Options{DelayID: "n"}))
+		return func() error { return w.topic.Publish(ctx, "P", 1, messages) }
 	},
 	"register, with a limit": func(w *world) func() error {
 		w.limits()
@@ -351,6 +382,14 @@ func unused(name, key string, k queue.Keys) bool {
 	limits := []string{k.Limits(), k.Limited("a"), k.Limited("b"), k.Limited("c")}
 	if variant == "with a limit" {
 		return !slices.Contains([]string{k.Limits(), k.Limited("c")}, key) // of the others there is another variant
+	}
+	histories := []string{k.Ended(), k.History("a"), k.History("b"), k.History("c")}
+	if variant == "with a history" {
+		return !slices.Contains([]string{k.History("c"), k.Ended()}, key) || script == "publish" && key != k.Ended()
+	}
+	readGroups := slices.Contains([]string{"publish", "cancel", "recall", "amend"}, script) && key == k.Groups() // only with a history
+	if slices.Contains(histories, key) || readGroups {                                                           // remove deletes one of any type
+		return true
 	}
 	switch script {
 	case "claim", "promote", "release", "expire":

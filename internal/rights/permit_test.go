@@ -25,7 +25,7 @@ var works = []rights.Work{
 	rights.Publishing, rights.Publishing.AndWaits(), rights.PublishingStreams, rights.Scheduling, rights.SchedulingStreams, rights.Consuming, rights.Spreading,
 	rights.Counting, rights.Listing, rights.Surveying, rights.Killing, rights.Watching, rights.Finding, rights.Foreseeing, rights.Tailing, rights.Cancelling, rights.Rescheduling,
 	rights.Requeueing, rights.RequeueingMany, rights.Discarding, rights.DiscardingMany, rights.Arriving,
-	rights.Pausing, rights.Resuming, rights.Limiting, rights.Reviewing, rights.Amending, rights.Recurrence, rights.RecurrenceStreams, rights.Overlapping, rights.Removing, rights.Adding, rights.Erasing, rights.Checking, rights.Repairing,
+	rights.Pausing, rights.Resuming, rights.Assigning, rights.Recalling, rights.Consuming.AndRecords(), rights.Reviewing, rights.Amending, rights.Recurrence, rights.RecurrenceStreams, rights.Overlapping, rights.Removing, rights.Adding, rights.Erasing, rights.Checking, rights.Repairing,
 }
 
 // opening are the works that make a topic if there is none.
@@ -44,9 +44,10 @@ func TestOnlyWorkOnStreamsNeedsTheCommandsOfStreams(t *testing.T) {
 			}
 		}
 		want := map[string][]string{
-			rights.PublishingStreams.Name: {"XADD", "XDEL", "XLEN", "XTRIM"},
-			rights.RecurrenceStreams.Name: {"XADD", "XDEL", "XLEN", "XTRIM"},
-			rights.SchedulingStreams.Name: {"XADD", "XLEN", "XTRIM"},
+			rights.PublishingStreams.Name:      {"XADD", "XDEL", "XLEN", "XTRIM"},
+			rights.RecurrenceStreams.Name:      {"XADD", "XDEL", "XLEN", "XTRIM"},
+			rights.SchedulingStreams.Name:      {"XADD", "XLEN", "XTRIM"},
+			rights.Consuming.AndRecords().Name: {"XADD", "XLEN", "XTRIM"},
 		}[work.Name]
 		require.Equal(t, want, ofStreams, work.Name)
 	}

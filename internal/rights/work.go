@@ -56,7 +56,8 @@ var (
 	Killing        = Work{Name: "kill", scripts: []string{"look", "kill"}}
 	Pausing        = Work{Name: "pause", scripts: []string{"look", "pause"}}
 	Resuming       = Work{Name: "resume", scripts: []string{"look", "resume"}}
-	Limiting       = Work{Name: "limit", scripts: []string{"look", "limit"}}
+	Assigning      = Work{Name: "assign", scripts: []string{"look", "assign"}}
+	Recalling      = Work{Name: "history", scripts: []string{"look"}, besides: []string{"HGETALL"}}
 	Reviewing      = Work{Name: "schedules", scripts: []string{"look", "review"}}
 	Amending       = Work{Name: "amend a schedule", scripts: []string{"look", "amend"}}
 	Removing       = Work{Name: "remove", scripts: []string{"look", "stats", "remove"}, besides: []string{"ZRANGEBYSCORE"}}
@@ -81,6 +82,12 @@ var (
 // AndWaits returns the work of a publisher that also waits for replicas.
 func (w Work) AndWaits() Work {
 	w.Name, w.besides = w.Name+" and wait", append(slices.Clone(w.besides), "GET", "PEXPIRE", "WAIT")
+	return w
+}
+
+// AndRecords returns the work of a subscriber whose group keeps a history.
+func (w Work) AndRecords() Work {
+	w.Name, w.besides = w.Name+" and record", append(slices.Clone(w.besides), queue.Recording...)
 	return w
 }
 

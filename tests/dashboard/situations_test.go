@@ -365,3 +365,27 @@ func TestTheTimelineFollowsAMessage(t *testing.T) {
 		b.sees("Dead letter billing", "last reason the customer is unknown", "Is deleted")
 	})
 }
+
+func TestAMessageThatEndedIsFoundWithWhatBecameOfIt(t *testing.T) {
+	on(t, func(t *testing.T, s *site) {
+		s.register()
+		b := open(t, s.address+"/ended?t="+topic)
+		b.sees("No group of this topic keeps a history.")
+		_, err := s.admin.SetHistory(t.Context(), topic, group, admin.History{Retention: time.Hour})
+		require.NoError(t, err)
+		msg := message.NewMessage("uuid of 4711", []byte("x"))
+		msg.Metadata.Set(redisdelay.DelayIDKey, "order 4711")
+		redisdelay.DelayFor(msg, time.Hour)
+		require.NoError(t, testkit.NewPublisher(t, s.Server).Publish(topic, msg))
+		require.NoError(t, s.admin.Cancel(t.Context(), topic, admin.ByDelayID("order 4711")))
+
+		b.do(chromedp.Navigate(s.address + "/topic?t=" + topic))
+		b.click("Ended messages")
+		b.sees("cancelled", "order 4711", "keeps 1h0m0s, 10,000 messages")
+		b.fill("name", "no such order")
+		b.click("Find")
+		b.sees("Nothing of that name is in the history.")
+		b.do(chromedp.Navigate(s.address + "/message?t=" + topic + "&id=order+4711"))
+		b.sees("Published", "Cancelled", "uuid of 4711", "The message has ended.")
+	})
+}

@@ -283,7 +283,7 @@ var operations = map[string]operation{
 			require.True(d.t, was)
 		},
 	},
-	"limit": {
+	"assign": {
 		do: func(d *desk) error {
 			_, err := d.admin.SetLimit(d.t.Context(), "t", "a", admin.Limit{Rate: 1000, Burst: 50, AtOnce: 40})
 			return err

@@ -11,8 +11,12 @@
 --   suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
 --   stats       hash: counters and times of the group; only if the messages are dropped, because
 --               it was too late for them
+--   history     stream: a line of each message that ended; only if the group keeps them
 -- ARGV
 --   drops  flag: the messages are dropped, because it was too late for them
+--   kept   text: "<ms>:<number>", the bounds of the history; "" if the group keeps none
+--   by     text: who settles them, for the history
+--   uuids  text: of the messages, for the history: "<length> <uuid>" of each
 -- ARGV of each part
 --   token  text: of leases of one claim with one due time
 --   count  number: of their messages
@@ -47,7 +51,7 @@ end
 
 -- Read every key that is written later: one of a wrong type is found before the first write.
 -- An empty key need not be written.
---@use forget take_back
+--@use now forget take_back origin history
 local recorded = redis.call('HLEN', deliveries)
 -- Every dead message has a record, and every suspect. Most often there are no others.
 local have_deliveries = recorded > 0 and recorded > redis.call('ZCARD', dead)
@@ -55,12 +59,39 @@ local have_suspects = have_deliveries and redis.call('HLEN', suspects) > 0
 if drops then
   redis.call('HLEN', stats)
 end
+local lines
+if kept ~= '' then
+  redis.call('XLEN', history)
+end
+
+-- Returns the lines of the messages that are settled.
+local function settled_lines()
+  local records = have_deliveries and redis.call('HMGET', deliveries, unpack(mine)) or {}
+  local mine_uuids, mine_tokens, at = {}, {}, 1
+  for i = 1, n do
+    local size, from = string.match(uuids, '^(%d+) ()', at)
+    at = from + size
+    if tokens[i] == held[i] then
+      mine_tokens[#mine_tokens + 1] = tokens[i]
+      mine_uuids[#mine_uuids + 1] = string.sub(uuids, from, at - 1)
+    end
+  end
+  local lines = lines_of(mine, records, mine_uuids)
+  for i, l in ipairs(lines) do
+    l.due, l.first, l.last = read_origin('0 - ' .. with_origin('', records[i], mine_tokens[i], not drops))
+    l.by, l.count = by, drops and l.count or l.count + 1
+  end
+  return lines
+end
 
 if settled < n then
   take_back(ids, tokens, held)
 end
 if settled == 0 then
   return 0
+end
+if kept ~= '' then
+  lines = settled_lines()
 end
 redis.call('ZREM', unack, unpack(mine))
 redis.call('HDEL', leases, unpack(mine))
@@ -73,5 +104,8 @@ end
 forget(mine)
 if drops then
   redis.call('HINCRBY', stats, 'dropped', settled)
+end
+if lines then
+  keep_lines(history, kept, drops and 'dropped' or 'acked', lines)
 end
 return settled

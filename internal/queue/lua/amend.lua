@@ -11,6 +11,8 @@
 --   operation  string: set by an earlier run of this call, expiring
 --   programs   zset: address of a program that runs schedules -> ms until which it is valid
 --   counters   hash: counters of the topic
+--   groups     hash: group -> options
+--   ended      stream: a line of each message that ended before a group had it
 -- CONSTANTS
 --   ahead = 60000  ms by which what was noted may be after now; a failover shifts the clock
 -- ARGV
@@ -24,6 +26,7 @@
 --   definition  text: of the schedule, for "put"
 --   jitter      number: ms, for "put"
 --   first       number: ms before which there is no occurrence, for "put"
+--   recorded    flag: the topic may have groups with a history, which tells what is taken back
 --   known       number: ms of an instant whose occurrence was due when the caller looked, for
 --               "return"
 --   lasts       number: ms from now to the end of the pause, 0 if only "resume" ends it, for
@@ -54,7 +57,7 @@
 -- "pause" and "fail" are remembered. A second "resume" or "return" finds done what the first did.
 
 
---@use now post timetable amend_timetable each
+--@use now post timetable amend_timetable each group_options origin history whole
 
 local ms = string.format('%d', now)
 if redis.call('HGET', meta, 'groups') ~= version then
@@ -136,6 +139,16 @@ if r and r.ends > 0 then
   r.cursor = math.max(r.cursor, r.ends - r.jitter)
 end
 
+local bounds = recorded and #ids > 0 and whole_bounds()
+local lines = {} -- of occurrences that are taken back
+if bounds then
+  redis.call('XLEN', ended)
+  lines = lines_of(ids)
+  for _, l in ipairs(lines) do
+    l.due = redis.call('ZSCORE', pending, l.id)
+  end
+end
+
 -- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
 redis.call('HDEL', schedules, '')
 each('ZREM', pending, ids, 1, #ids)
@@ -163,5 +176,8 @@ if what == 'resume' or what == 'run' then
   for _, address in ipairs(redis.call('ZRANGEBYSCORE', programs, '(' .. ms, '+inf', 'LIMIT', 0, 100)) do
     post(address)
   end
+end
+if bounds then
+  keep_lines(ended, bounds, 'cancelled', lines)
 end
 return {'ok', ms, redis.call('HGET', schedules, name), #ids}

@@ -10,14 +10,20 @@
 --   taken      zset: delay id -> ms at which it is free
 --   operation  string: the result of an earlier run of this call, expiring
 --   kept       list: the ready list of the window, if the set has one
+--   groups     hash: group -> options
+--   ended      stream: a line of each message that ended before a group had it
 -- KEYS of each group
 --   retry       zset: id -> due ms
 --   deliveries  hash: id -> "count flag delayed_for reason"
+--   history     stream: a line of each message that ended
 -- ARGV
---   version  text: of the group set that KEYS were made from
---   by       text: "id" or "name"
---   id       text: its id, or its delay id as it is stored
---   memory   text: ms for which the result is remembered
+--   version   text: of the group set that KEYS were made from
+--   by        text: "id" or "name"
+--   id        text: its id, or its delay id as it is stored
+--   memory    text: ms for which the result is remembered
+--   recorded  flag: the topic may have groups with a history, which tells that it was cancelled
+-- ARGV of each group
+--   name  text:
 --
 -- A message that waits for a retry in some groups only is taken from those groups and kept for the
 -- others. When the call takes the message from its last group, its delay id becomes free, even if
@@ -28,7 +34,7 @@
 -- Twice: the second run returns the remembered result of the first.
 
 
---@use now id_length in_window
+--@use now id_length in_window group_options origin history whole
 
 local before = redis.call('GET', operation)
 if before then
@@ -54,8 +60,11 @@ redis.call('HLEN', names)
 redis.call('ZCARD', taken)
 local waits = {}
 for g = 1, group_count do
-  --@each group g retry deliveries
+  --@each group g retry deliveries history
   redis.call('HLEN', deliveries)
+  if recorded then
+    redis.call('XLEN', history)
+  end
   if redis.call('ZSCORE', retry, id) then
     waits[#waits + 1] = g
   end
@@ -65,6 +74,22 @@ if by == 'name' and not (due and due > now) then
 end
 if not due and #waits == 0 then
   return there and 'late' or 'missing'
+end
+local kept_lines = {} -- by the streams that get them
+if recorded then
+  redis.call('XLEN', ended)
+  local bounds = due and whole_bounds()
+  if bounds then
+    kept_lines[1] = {ended, bounds, lines_of({id})}
+    kept_lines[1][3][1].due = string.format('%d', due)
+  end
+  for _, g in ipairs(waits) do
+    --@each group g deliveries history name
+    local o = read_options(redis.call('HGET', groups, name))
+    if o and o.history then
+      kept_lines[#kept_lines + 1] = {history, o.history, lines_of({id}, {redis.call('HGET', deliveries, id)})}
+    end
+  end
 end
 local held = due and 0 or in_window(kept, {id})[id]
 
@@ -95,4 +120,5 @@ if held > 0 then
   redis.call('RPUSH', kept, nobody .. ':' .. id)
 end
 redis.call('SET', operation, 'ok', 'PX', memory)
+keep_all('cancelled', kept_lines)
 return 'ok'

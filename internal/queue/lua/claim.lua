@@ -92,6 +92,7 @@
 --   since     text: ms at which the messages were leased: now, unless this is a repeat
 --   epoch     text: with SingleActive, of the owner; "0" if that is another subscription
 --   limits    number: 0 if the group has no limit, 1 if it has a rate, 2 if a number at once
+--   history   text: "<ms>:<number>", the bounds of the history; "" if the group keeps none
 -- Twice: a repeat of the last claim that got messages returns those that it still leases. It takes
 -- the expiries of the others back. A repeat of a claim that got none is a new claim, and counts
 -- once more what the subscription counted. A repeat of an older claim leases nothing while the last
@@ -140,7 +141,8 @@ local at = string.format('%d', now)
 local function answer(left, blocked, waits, orphans, entries, bodies, records, expiries, since)
   local epoch = single and mine and string.format('%d', a.epoch) or '0'
   local kind = not settings.limit and 0 or settings.limit.at_once and 2 or 1
-  return {'ok', left, blocked, waits, orphans, entries, bodies, records, at, expiries, since, epoch, kind}
+  return {'ok', left, blocked, waits, orphans, entries, bodies, records, at, expiries, since, epoch, kind,
+    settings.history or ''}
 end
 
 -- Returns the token of leases that this claim made at a time; ":due" follows, as in the entry.

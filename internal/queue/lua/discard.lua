@@ -7,13 +7,19 @@
 --   dead        zset: id -> ms at which it died
 --   deliveries  hash: id -> "count flag delayed_for reason"
 --   operation   string: the result of an earlier run of this call, expiring
+--   groups      hash: group -> options
+--   history     stream: a line of each message that ended
 -- ARGV
 --   memory  text: ms for which the result is remembered
+--   group   text:
+--   how     text: the messages ended, for the history
 -- ARGV of each message
 --   id  text: 1000 at most
 --
 -- Returns a text with one digit for each id: 1 if it was dead, 0 if it was not or came before.
 -- Twice: the second run returns the remembered result of the first.
+
+--@use now group_options origin history
 
 local before = redis.call('GET', operation)
 if before then
@@ -23,6 +29,11 @@ end
 -- Read every key that is written later: one of a wrong type is found before the first write.
 --@use forget
 redis.call('HLEN', deliveries)
+local o = read_options(redis.call('HGET', groups, group))
+local bounds = o and o.history
+if bounds then
+  redis.call('XLEN', history)
+end
 local ids, seen, result = {}, {}, {}
 for i = 1, message_count do
   --@each message i id
@@ -38,8 +49,12 @@ if #ids == 0 then
   return result
 end
 
+local lines = bounds and lines_of(ids, redis.call('HMGET', deliveries, unpack(ids)))
 redis.call('ZREM', dead, unpack(ids))
 redis.call('HDEL', deliveries, unpack(ids))
 forget(ids)
 redis.call('SET', operation, result, 'PX', memory)
+if lines then
+  keep_lines(history, bounds, how, lines)
+end
 return result

@@ -18,6 +18,7 @@
 --   programs   zset: address -> ms
 --   active     hash: group -> "owner epoch ends lease"
 --   limits     hash: group -> state
+--   ended      stream: lines
 -- KEYS of each group
 --   ready       list: "id:due"
 --   unack       zset: id -> ms
@@ -32,6 +33,7 @@
 --   workers     hash: subscription -> who
 --   standby     zset: address -> ms
 --   limited     zset: address -> ms
+--   history     stream: lines
 -- ARGV
 --   version  text: of the group set
 --   step     text: "first", "some" or "last"
@@ -59,13 +61,13 @@ end
 
 if step ~= 'some' then
   redis.call('UNLINK', messages, options, refs, pending, scheduler, names, taken,
-    paused, resumes, counters, schedules, programs, active, limits)
+    paused, resumes, counters, schedules, programs, active, limits, ended)
 end
 for g = 1, group_count do
   --@each group g ready unack leases retry deliveries waiters
-  --@each group g dead resting stats suspects workers standby limited
+  --@each group g dead resting stats suspects workers standby limited history
   redis.call('UNLINK', ready, unack, leases, retry, deliveries, waiters, dead,
-    resting, stats, suspects, workers, standby, limited)
+    resting, stats, suspects, workers, standby, limited, history)
 end
 if step == 'last' then
   redis.call('UNLINK', idle, groups, meta)

@@ -42,7 +42,7 @@
 
 local long = string.rep('-', 65)
 
---@use now post wake active id_length precedes group_options freed
+--@use now post wake active id_length precedes group_options freed origin
 
 -- Tells whether the entry a of ready belongs before the entry b, because it was due earlier.
 local function older(a, b)
@@ -122,6 +122,9 @@ for g = 1, group_count do
         limit = tonumber(own and string.match(own, 'max_deliveries:(-?%d+)') or o and o.max_deliveries) or -1
       end
       flag = string.find(flag, 'r', 1, true) and 'r' or 'd'
+      if o and o.history then
+        delayed_for = with_origin(delayed_for, records[i], tokens[i], true)
+      end
       local record = string.format('%d', count) .. ' ' .. flag .. ' ' .. delayed_for
       if limit > 0 and count >= limit then
         redis.call('HSET', deliveries, id, record .. ' lease expired on the last of '

@@ -16,6 +16,7 @@
 -- ARGV
 --   group   text:
 --   single  flag: the group has SingleActive
+--   kept    flag: the group keeps a history, for which records tell of the first delivery
 -- ARGV of each message
 --   id           text: of each message in the order of delivery, 1000 at most
 --   token        text: of its lease
@@ -36,6 +37,7 @@
 -- Twice: the second run finds no lease and changes nothing.
 
 --@use now due_of post grace schedule wake active expect take_back group_options keeps
+--@use origin
 
 if message_count == 0 then
   return 0
@@ -96,6 +98,9 @@ for i = #ids, 1, -1 do
     end
     if delayed_for == '' then
       delayed_for = last_for
+    end
+    if kept then
+      delayed_for = with_origin(delayed_for, records[i], token, not undelivered)
     end
     local record = string.format('%d', count) .. ' ' .. flag .. ' ' .. delayed_for
     local cause = (undelivered or delay == 'asked') and delay

@@ -48,7 +48,7 @@ local makes = {['LPUSH'] = true, ['RPUSH'] = true, ['SADD'] = true, ['XADD'] = t
 
 local one, two = {meta}, {meta, ''}
 local samples = {
-  ['TIME'] = {}, ['GET'] = one, ['HLEN'] = one, ['HKEYS'] = one, ['HGETALL'] = one, ['ZCARD'] = one, ['LLEN'] = one,
+  ['TIME'] = {}, ['GET'] = one, ['HLEN'] = one, ['HKEYS'] = one, ['HGETALL'] = one, ['HSTRLEN'] = two, ['ZCARD'] = one, ['LLEN'] = one,
   ['HGET'] = two, ['HMGET'] = two, ['HEXISTS'] = two, ['ZSCORE'] = two,
   ['ZCOUNT'] = {meta, 0, 0}, ['ZRANGE'] = {meta, 0, 0}, ['ZRANGEBYSCORE'] = {meta, 0, 0}, ['ZREVRANGEBYSCORE'] = {meta, 0, 0},
   ['LRANGE'] = {meta, 0, 0},

@@ -16,6 +16,8 @@
 --   active     hash: group -> "owner epoch ends lease", of groups with SingleActive
 --   paused     hash: group, or "" for the topic -> "<ms since when> <by> <why>"
 --   stream     stream: that due messages go into, in a topic with a stream
+--   groups     hash: group -> options
+--   ended      stream: a line of each message that ended before a group had it
 -- KEYS of each group
 --   ready    list: "id:due"
 --   retry    zset: id -> due ms
@@ -32,6 +34,7 @@
 --   window    number: ms at which the window ends that is the last group; 0 if none is
 --   single    flag: the topic may have groups with SingleActive
 --   recurs    flag: a message has a guard, or a delay id that ends in "%40" and digits
+--   recorded  flag: the topic may have groups with a history, which tells what is replaced
 -- ARGV of each message
 --   id    text: in the order of the ids
 --   body  text: what the Marshaler made
@@ -86,7 +89,7 @@ local budget = 50000 -- messages times groups that one step moves at most
 local args, n, last_option = ARGV, message_count, first_option + option_count * 2 - 1
 
 --@use now due_of post wake active expect each put fields_of
---@use timetable amend_timetable window
+--@use timetable amend_timetable window group_options origin history whole
 
 local last = redis.call('GET', publisher)
 if last and tonumber(last) >= tonumber(number) then
@@ -372,6 +375,22 @@ if #entries > 0 and maxlen > 0 then
   redis.call('XTRIM', unpack(trim))
 end
 
+local bounds = recorded and #replaced > 0 and whole_bounds()
+local lines = {} -- of messages that are replaced
+if bounds then
+  redis.call('XLEN', ended)
+  local by = {}
+  for _, name in ipairs(named) do
+    by[name] = owner[name]
+  end
+  for i = 1, #replaced, 1000 do
+    for _, l in ipairs(lines_of({unpack(replaced, i, math.min(i + 999, #replaced))})) do
+      lines[#lines + 1] = l
+      l.due, l.by = redis.call('ZSCORE', pending, l.id), by[l.name] or ''
+    end
+  end
+end
+
 put(messages, args, first_message, first_run - 1)
 put(options, args, first_option, #args)
 redis.call('SET', publisher, number, 'PX', memory)
@@ -452,5 +471,8 @@ if n_left_out > 0 then
 end
 if n_refused > 0 then
   redis.call('HINCRBY', counters, 'refused_occurrences', n_refused)
+end
+if bounds then
+  keep_lines(ended, bounds, 'replaced', lines)
 end
 return #verdicts > 0 and 'ok ' .. table.concat(verdicts, ' ') or 'ok'

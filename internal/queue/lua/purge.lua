@@ -10,9 +10,11 @@
 --   dead        zset: id -> ms at which it died
 --   deliveries  hash: id -> "count flag delayed_for reason"
 --   stats       hash: counters and times of the group
+--   history     stream: a line of each message that ended
 -- ARGV
---   version  text: of the group set that KEYS were made from
---   budget   number: messages of all groups to forget at most (at most 1000)
+--   version   text: of the group set that KEYS were made from
+--   budget    number: messages of all groups to forget at most (at most 1000)
+--   recorded  flag: the topic may have groups with a history
 -- ARGV of each group
 --   name  text:
 --
@@ -26,7 +28,7 @@
 --   excess     list: {group, number of messages that were too many, ...}
 -- Twice: the second run finds only messages that the first has not forgotten.
 
---@use now group_options
+--@use now group_options origin history
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
@@ -38,20 +40,29 @@ for g = 1, group_count do
   redis.call('ZCARD', dead)
   redis.call('HLEN', deliveries)
   redis.call('HLEN', stats)
+  if recorded then
+    --@each group g history
+    redis.call('XLEN', history)
+  end
 end
 
 local total, excess = 0, {}
+local kept_lines = {} -- by the streams that get them
 for g = 1, group_count do
   if total == budget then break end
-  --@each group g dead deliveries stats name
+  --@each group g dead deliveries stats history name
   local o = read_options(redis.call('HGET', groups, name) or '')
 
   local function purge(ids)
     if #ids > 0 then
+      local lines = o.history and lines_of(ids, redis.call('HMGET', deliveries, unpack(ids)))
       redis.call('ZREM', dead, unpack(ids))
       redis.call('HDEL', deliveries, unpack(ids))
       forget(ids)
       total = total + #ids
+      if lines then
+        kept_lines[#kept_lines + 1] = {history, o.history, lines}
+      end
     end
   end
 
@@ -66,4 +77,5 @@ for g = 1, group_count do
     excess[#excess + 1] = many
   end
 end
+keep_all('purged', kept_lines)
 return {'ok', total, total == budget and 1 or 0, excess}

@@ -11,17 +11,22 @@
 --   scheduler  hash: next, holder, standby, until
 --   operation  string: the result of an earlier run of this call, expiring
 --   kept       list: the ready list of the window, if the set has one
+--   groups     hash: group -> options
 -- KEYS of each group
 --   retry       zset: id -> due ms
 --   deliveries  hash: id -> "count flag delayed_for reason"
 --   unack       zset: id -> lease deadline ms
 --   dead        zset: id -> ms at which it died
+--   history     stream: a line of each message that ended
 -- ARGV
---   version  text: of the group set that KEYS were made from
---   name     text: the delay id as it is stored
---   spec     text: of the retries: ms from now, or "@" and an instant in ms; "" takes the messages
---            back
---   memory   text: ms for which the result is remembered
+--   version   text: of the group set that KEYS were made from
+--   delay_id  text: as it is stored
+--   spec      text: of the retries: ms from now, or "@" and an instant in ms; "" takes the messages
+--             back
+--   memory    text: ms for which the result is remembered
+--   recorded  flag: the topic may have groups with a history, which tells that it was cancelled
+-- ARGV of each group
+--   name  text:
 -- ARGV of each message
 --   id       text: of a message that seek found, or that has the delay id
 --   expires  number: ms from which on it is too late for the message; "" for never
@@ -42,7 +47,7 @@
 -- Twice: the second run returns the remembered result of the first.
 
 
---@use now due_of post grace schedule id_length in_window
+--@use now due_of post grace schedule id_length in_window group_options origin history
 
 local before = redis.call('GET', operation)
 if before then
@@ -51,9 +56,9 @@ end
 if redis.call('HGET', meta, 'groups') ~= version then
   return 'stale'
 end
-local owner = redis.call('HGET', names, name)
+local owner = redis.call('HGET', names, delay_id)
 if owner and tonumber(redis.call('ZSCORE', pending, owner) or 0) > now
-  and tonumber(redis.call('ZSCORE', taken, name) or 0) > now then
+  and tonumber(redis.call('ZSCORE', taken, delay_id) or 0) > now then
   return 'named'
 end
 
@@ -62,6 +67,11 @@ redis.call('HLEN', options)
 redis.call('ZCARD', pending)
 redis.call('ZCARD', taken)
 local due = spec ~= '' and due_of(spec)
+recorded = recorded and not due
+for g = 1, recorded and group_count or 0 do
+  --@each group g history
+  redis.call('XLEN', history)
+end
 local found, ids = {}, {}
 for i = 1, message_count do
   --@each message i id
@@ -112,7 +122,16 @@ end
 -- The first write deletes nothing, or a message. After a deletion, a script may write at maxmemory
 -- too.
 redis.call('ZREM', pending, '')
+local kept_lines = {} -- by the streams that get them
 for _, m in ipairs(found) do
+  for _, g in ipairs(recorded and m.waits or {}) do
+    --@each group g deliveries history name
+    local o = read_options(redis.call('HGET', groups, name))
+    if o and o.history then
+      local record = redis.call('HGET', deliveries, m.id)
+      kept_lines[#kept_lines + 1] = {history, o.history, lines_of({m.id}, {record})}
+    end
+  end
   for _, g in ipairs(m.waits) do
     --@each group g retry deliveries
     if due then
@@ -123,9 +142,9 @@ for _, m in ipairs(found) do
     end
   end
   if not due then
-    if redis.call('HGET', names, name) == m.id then
-      redis.call('HDEL', names, name)
-      redis.call('ZREM', taken, name)
+    if redis.call('HGET', names, delay_id) == m.id then
+      redis.call('HDEL', names, delay_id)
+      redis.call('ZREM', taken, delay_id)
     end
     local left = m.left + m.held - #m.waits -- the window, or a group that is being removed
     if m.held > 0 then
@@ -144,4 +163,5 @@ if due then
   schedule(due)
 end
 redis.call('SET', operation, 'ok', 'PX', memory)
+keep_all('cancelled', kept_lines)
 return 'ok'

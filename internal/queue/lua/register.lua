@@ -26,8 +26,9 @@
 -- Messages that waited for a first group are scheduled. A group that is being removed is not added,
 -- because it would come back with a part of its messages. The caller finishes that removal first.
 -- A group keeps its setting of SingleActive. A topic that has a group with it has another layout,
--- and its standby scheduler waits for a short time only. A topic with a limit has another layout
--- too. A group keeps the limit that an operator has set. The options may have one for a new group.
+-- and its standby scheduler waits for a short time only. A topic with a limit or a history has
+-- another layout too. A group keeps the limit and the history that an operator has set. The options
+-- may have them for a new group.
 -- A group opens a window if the set has no group but those of Broadcast. A later group gets what
 -- the window has, all or nothing, and is in the set only when it has that. A call copies a thousand
 -- messages at most, so that a larger window needs several calls. The copy is in idle meanwhile, so
@@ -77,7 +78,9 @@ if not known and redis.call('ZSCORE', idle, group) == '0' then
   return {'removing', group}
 end
 if known then
-  options = string.gsub(options, ' set:%S+', '') .. (string.match(known, ' set:%S+') or '')
+  for _, word in ipairs({' set:%S+', ' set_history:%S+'}) do
+    options = string.gsub(options, word, '') .. (string.match(known, word) or '')
+  end
 end
 local asked = read_options(options)
 local exclusive = asked.single
@@ -190,7 +193,7 @@ if known then
 end
 put(refs, counts, 1, #counts)
 each('RPUSH', ready, entries, 1, #entries)
-local marked = layout_with(exclusive or is_marked(found[1] or '', 'single'), asked.limit or is_marked(found[1] or '', 'limits'))
+local marked = marked_for(found[1] or '', asked)
 if found[1] ~= marked or not found[2] or not known then
   found = {marked, fresh}
   redis.call('HSET', meta, 'layout', found[1], 'groups', fresh)

@@ -28,6 +28,7 @@
 --   limits      hash: group -> state of its limit
 --   limited     zset: address of a subscription that waits for the limit -> ms until which it is
 --               valid
+--   history     stream: a line of each message that ended
 -- CONSTANTS
 --   poll = 90000  ms in which every subscription claims: SignValid
 -- ARGV
@@ -164,6 +165,6 @@ if left > 0 then
   end
 end
 redis.call('DEL', ready, retry, unack, leases, deliveries, suspects, dead, waiters, resting, stats, workers, standby,
-  limited)
+  limited, history)
 redis.call('ZREM', idle, group)
 return done(0)

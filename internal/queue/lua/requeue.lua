@@ -16,7 +16,8 @@
 --   delay  text: to its retry in ms, or "@" and an instant in ms
 --
 -- The messages wait for a retry, without a delay too, so that they come in order with all others.
--- Their deliveries are counted from zero. The flag "r" says that there were deliveries before.
+-- Their deliveries are counted from zero. The flag "r" says that there were deliveries before. What
+-- the record tells of the first one stays.
 -- Returns how many were dead and had a body, as text, or "unregistered" if there is no such group.
 -- Twice: the second run returns the remembered result of the first.
 
@@ -42,11 +43,12 @@ for i = 1, message_count do
     seen[id] = true
     ids[#ids + 1] = id
     local due = due_of(delay)
+    local before = redis.call('HGET', deliveries, id)
     event = math.min(event or due, due)
     scores[#scores + 1] = string.format('%d', due)
     scores[#scores + 1] = id
     records[#records + 1] = id
-    records[#records + 1] = '0 r -'
+    records[#records + 1] = '0 r -' .. (string.match(before or '', '^%d+ %S+ [^ @]*(@%d+:%d+:%d+)') or '')
   end
 end
 if #ids == 0 then

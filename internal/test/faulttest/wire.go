@@ -92,15 +92,15 @@ func (c *scriptCall) leases() (ids, tokens []string) {
 	first, step := 2, 2
 	switch c.script {
 	case "ack": // how many tokens, each with a number of messages, and the ids of all
-		parts, _ := strconv.Atoi(c.args[1])
-		ids = c.args[2+2*parts:]
-		for part := range slices.Chunk(c.args[2:2+2*parts], 2) {
+		parts, _ := strconv.Atoi(c.args[4])
+		ids = c.args[5+2*parts:]
+		for part := range slices.Chunk(c.args[5:5+2*parts], 2) {
 			n, _ := strconv.Atoi(part[1])
 			tokens = append(tokens, slices.Repeat(part[:1], n)...)
 		}
 		return ids, tokens
 	case "nack":
-		first, step = 2, 7
+		first, step = 3, 7
 	case "extend":
 		first = 3
 	}

@@ -56,6 +56,8 @@ var kinds = map[string]struct {
 	"workers":    {typ: "hash", of: "group"},
 	"active":     {typ: "hash"},
 	"limits":     {typ: "hash"},
+	"ended":      {typ: "stream", expires: true},
+	"history":    {typ: "stream", of: "group", expires: true},
 	"limited":    {typ: "zset", of: "group"},
 	"standby":    {typ: "zset", of: "group"},
 }

@@ -19,12 +19,12 @@ const limitText = `\d+(\.\d+)?:\d+:\d+`
 
 // The forms of stored values.
 var (
-	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+) (-1|[1-9]\d*)( single)?( whole)?( limit:` + limitText + `)?( set:` + limitText + `)?$`)
+	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+) (-1|[1-9]\d*)( single)?( whole)?( limit:` + limitText + `)?( history:\d+:\d+)?( set:` + limitText + `)?( set_history:\d+:\d+)?$`)
 	bucketForm   = regexp.MustCompile(`^\d+\.\d\d \d+ \d+ \d+ ([^ :]+:\d+|-) \d+\.\d\d$`)
 	activeForm   = regexp.MustCompile(`^([0-9A-Za-z]+|-) \d+ \d+ \d+$`)
 	optionsForm  = regexp.MustCompile(`^(max_deliveries:(-1|[1-9]\d*))?( ?delay_id:[^ :]+( window:\d+)?( mode:(keep|reject))?)?( ?(expires_at:\d+ ?)?(max_lateness:\d+ )?on_expiry:(drop|dead))?$`)
 	tokenForm    = regexp.MustCompile(`^[^: ]+:\d+:\d+:\d+$`)
-	deliveryForm = regexp.MustCompile(`(?s)^\d+ (d|r|-) \S+( .*)?$`)
+	deliveryForm = regexp.MustCompile(`(?s)^\d+ (d|r|-) [^ @]+(@\d+:\d+:\d+)?( .*)?$`)
 	suspectForm  = regexp.MustCompile(`^[1-9]\d* (alone|-) (-|[^: ]+:\d+:\d+:\d+)$`)
 	claimForm    = regexp.MustCompile(`^\d+:\d+( [^ :]+:\d+)+$`)
 	addressForm  = regexp.MustCompile(`^.+\|[^| ]+$`)

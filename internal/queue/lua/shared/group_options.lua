@@ -22,8 +22,9 @@ end
 
 -- Returns the settings as a table, or nil if there is no text, because there is no such group.
 -- max_deliveries, retention in ms and max_dead are -1 without a limit. single tells whether the
--- group has SingleActive, and whole whether leases last when their process is gone. limit is that
--- of an operator, if one has set any, else that of the last subscriber; nil without one.
+-- group has SingleActive, and whole whether leases last when their process is gone. limit and
+-- history are those of an operator, if one has set any, else those of the last subscriber; nil
+-- without one. history is "<ms>:<number>", the bounds of what is kept.
 local function read_options(text)
   if not text then return end
   local max_deliveries, retention, max_dead, words = string.match(text, '^(%S*) ?(%S*) ?(%S*)(.*)$')
@@ -31,10 +32,12 @@ local function read_options(text)
     return string.find(words .. ' ', ' ' .. word .. ' ', 1, true) and true or false
   end
   max_deliveries, retention, max_dead = number_of(max_deliveries), number_of(retention), number_of(max_dead)
-  local single, whole, limit = has('single'), has('whole'), nil
+  local single, whole, limit, history = has('single'), has('whole'), nil, nil
   if string.find(words, ':', 1, true) then
     limit = read_limit(string.match(words, ' set:(%S+)') or string.match(words, ' limit:(%S+)'))
+    history = string.match(words, ' set_history:(%S+)') or string.match(words, ' history:(%S+)')
+    history = history ~= '0:0' and history or nil
   end
   return {max_deliveries = max_deliveries, retention = retention, max_dead = max_dead, single = single, whole = whole,
-    limit = limit}
+    limit = limit, history = history}
 end
