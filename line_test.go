@@ -212,7 +212,7 @@ func (s *sizes) note(call redis.Cmder) {
 	if args := call.Args(); call.Name() == "evalsha" && queue.ScriptName(args[1].(string)) == "publish" {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.all = append(s.all, args[3+args[2].(int)+9].(int))
+		s.all = append(s.all, args[3+args[2].(int)+10].(int))
 	}
 }
 

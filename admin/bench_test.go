@@ -145,6 +145,14 @@ var operations = []struct {
 		p := s.publisher(b, func(c *redisdelay.PublisherConfig) { c.MaxWaiting = 1 << 30 })
 		return func(int) error { return p.Publish(topic, delayed("x", time.Hour)) }
 	}},
+	{"History", func(b *testing.B, s *setup) func(int) error {
+		require.NoError(b, s.subscriber(b, "a", func(c *redisdelay.SubscriberConfig) { c.HistoryRetention = time.Hour }).SubscribeInitialize(topic))
+		s.names(b, 100)
+		for i := range 100 {
+			require.NoError(b, s.admin.Cancel(ctx, topic, admin.ByDelayID(strconv.Itoa(i))))
+		}
+		return func(int) error { return only(s.admin.History(ctx, topic, admin.HistoryFilter{})) }
+	}},
 	{"SetPartitions", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error { return only(s.admin.SetPartitions(ctx, "partitioned", 12)) }
 	}},
@@ -260,6 +268,11 @@ var operations = []struct {
 	{"SetLimit, ResetLimit", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error {
 			return errors.Join(only(s.admin.SetLimit(ctx, topic, "a", admin.Limit{Rate: 50})), only(s.admin.ResetLimit(ctx, topic, "a")))
+		}
+	}},
+	{"SetHistory, ResetHistory", func(b *testing.B, s *setup) func(int) error {
+		return func(int) error {
+			return errors.Join(only(s.admin.SetHistory(ctx, topic, "a", admin.History{Retention: time.Hour})), only(s.admin.ResetHistory(ctx, topic, "a")))
 		}
 	}},
 	{"Schedules, RunSchedule, PauseSchedule, ResumeSchedule, RemoveSchedule", func(b *testing.B, s *setup) func(int) error {

@@ -247,3 +247,9 @@ func (i Ignored) MarshalJSON() ([]byte, error) { return object(i) }
 
 // UnmarshalJSON reads them. The error names the fields that cannot be read.
 func (i *Ignored) UnmarshalJSON(text []byte) error { return read(text, i) }
+
+// MarshalJSON writes the fields as docs/control.md says.
+func (p HistoryPage) MarshalJSON() ([]byte, error) { return object(p) }
+
+// UnmarshalJSON reads them. The error names the fields that cannot be read.
+func (p *HistoryPage) UnmarshalJSON(text []byte) error { return read(text, p) }

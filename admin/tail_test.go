@@ -154,8 +154,8 @@ func TestTailOfWhatIsNotThere(t *testing.T) {
 
 // changes are the methods that change something. All others only look.
 var changes = []string{"AddGroup", "Cancel", "DeleteDead", "DeleteGroup", "DeleteIdleGroups", "DeleteTopic", "Ignore", "Kill", "MoveDead", "Pause",
-	"PauseSchedule", "PurgeDead", "Record", "Repair", "Requeue", "RequeueAll", "Reschedule", "ResetLimit", "Resume", "ResumeSchedule", "RemoveSchedule",
-	"RunSchedule", "SetLimit", "SetPartitions", "Unignore"}
+	"PauseSchedule", "PurgeDead", "Record", "Repair", "Requeue", "RequeueAll", "Reschedule", "ResetHistory", "ResetLimit", "Resume", "ResumeSchedule", "RemoveSchedule",
+	"RunSchedule", "SetHistory", "SetLimit", "SetPartitions", "Unignore"}
 
 // A method that only looks changes no key, nor does a dry run.
 func TestLooksChangeNothing(t *testing.T) {
@@ -170,6 +170,7 @@ func TestLooksChangeNothing(t *testing.T) {
 		"DeadReasons":              func() error { return last(a.DeadReasons(ctx, topic, admin.Bulk{Group: "a"})) },
 		"Diagnose":                 func() error { return last(a.Diagnose(ctx, admin.DiagnoseOptions{Deep: true})) },
 		"Find":                     func() error { return last(a.Find(ctx, admin.Search{Filter: admin.Filter{Any: "x"}})) },
+		"History":                  func() error { return last(a.History(ctx, topic, admin.HistoryFilter{})) },
 		"IgnoredProblems":          func() error { return last(a.IgnoredProblems(ctx)) },
 		"Memory":                   func() error { return last(a.Memory(ctx, admin.MemoryOptions{})) },
 		"Get":                      func() error { return last(a.Get(ctx, topic, admin.ByID(w.id["retrying"]))) },

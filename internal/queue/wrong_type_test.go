@@ -169,6 +169,7 @@ var transitions = map[string]func(w *world) (call func() error){
 	},
 	"sign": func(w *world) func() error {
 		s, _ := w.inHand()
+		s.claim(1, signing("a|1"))
 		return func() error { return s.group.Sign(ctx, s.id, queue.Sign("a|1", time.Minute)) }
 	},
 	"watch": func(w *world) func() error {
