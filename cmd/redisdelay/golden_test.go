@@ -116,6 +116,7 @@ func steady(text string) string {
 	text = regexp.MustCompile(`("bytes":)\d+(,"waiting)`).ReplaceAllString(text, "${1}9$2")
 	text = regexp.MustCompile(`(_bytes":)\d+`).ReplaceAllString(text, "${1}9")
 	text = regexp.MustCompile(`process \d+`).ReplaceAllString(text, "process 1")
+	text = regexp.MustCompile(`(WORKER|process 1) {2,}`).ReplaceAllString(text, "$1  ")
 	host, _ := os.Hostname()
 	text = strings.ReplaceAll(text, host, "host")
 	text = regexp.MustCompile(`(HOST|host) +(PID|\d+) +`).ReplaceAllString(text, "$1  PID  ")

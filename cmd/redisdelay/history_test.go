@@ -76,7 +76,7 @@ func TestWrongHistoriesAreRefusedByTheirFlags(t *testing.T) {
 		"groups history orders billing --off --keep 1h":         "say different things",
 		"groups history orders billing --why x":                 "nothing is to be changed",
 		"history orders --limit=-1":                             "--limit is -1",
-		"history orders --since soon":                           "--since is \"soon\"",
+		"history orders --since soon":                           "--since: \"soon\" is no time",
 	} {
 		status, _, said := w.run("", strings.Fields(args)...)
 		require.Equal(t, exitRefused, status, "%s: %s", args, said)

@@ -52,7 +52,7 @@ func TestLooksChangeNothing(t *testing.T) {
 	w := newWorld(t, server.Client(t), server.Addr())
 	w.bury("orders", "billing", 3)
 	w.group("orders", "audit")
-	w.publish("orders", "ready", "x")
+	w.publish("orders", "ready", "x", "kind", "gift")
 	w.publish("orders", "waits", "x", redisdelay.DelayKey, "1h", redisdelay.DelayIDKey, "name")
 	w.publish("orders", "soon", "x", redisdelay.DelayKey, "1s")
 	for range 5 {
