@@ -104,8 +104,9 @@ type LimitChange struct {
 //
 // Messages in hand go on. If there are more than AtOnce, no other begins until enough are settled.
 // The first limit of a topic marks its layout: programs of a version without limits that start
-// later refuse the topic with ErrLayout. Errors wrap ErrInvalidArgument for a wrong Limit, or if a partition would
-// get less than one message, ErrNotFound, or ErrTopicMode for the group of a Redis Stream.
+// later refuse the topic with ErrLayout. Errors wrap ErrInvalidArgument for a wrong Limit, or if a
+// partition would get less than one message, ErrNotFound, or ErrTopicMode for the group of a Redis
+// Stream.
 func (a *Admin) SetLimit(ctx context.Context, topic, group string, limit Limit) (LimitChange, error) {
 	if err := limit.check(); err != nil {
 		return LimitChange{}, fmt.Errorf("set the limit of group %q of topic %q: %w", groupName(group), topic, err)

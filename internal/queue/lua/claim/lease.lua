@@ -69,8 +69,8 @@ if bucket then
   redis.call('ZREMRANGEBYSCORE', limited, '-inf', now)
   if short then
     redis.call('ZREM', waiters, address)
-    -- It keeps its place in the line for a quarter of the time for which the address stays: the next
-    -- claim may come too late for that.
+    -- It keeps its place in the line for a quarter of the time for which the address stays. Later
+    -- the next claim may come too late for that.
     if tonumber(redis.call('ZSCORE', limited, address) or 0) < now + stays * 3 / 4 then
       redis.call('ZADD', limited, string.format('%.3f', now + t[2] % 1000 / 1000 + stays), address)
     end
