@@ -158,7 +158,7 @@ func TestLateMessagesShowWhoHoldsThemUp(t *testing.T) {
 		slow.Ack()
 		late := <-messages
 		late.Ack()
-		b.sees("It is not in Redis.")
+		b.sees("There is no such message.")
 		require.Eventually(t, func() bool { return s.stats().Messages == 0 }, patience, 5*time.Millisecond)
 	})
 }
@@ -274,7 +274,7 @@ func TestADamagedTopicIsCheckedAndMended(t *testing.T) {
 		b.fill("typed-name", topic)
 		b.fill("typed-count", "2")
 		b.click("Mend 2 violations")
-		b.sees("Done: 2 of 2", "2 mended.", "made it due again")
+		b.sees("Done: 2 of 2", "2 mended.", "Made it due again")
 		report, err := s.admin.Check(ctx, topic)
 		require.NoError(t, err)
 		require.Empty(t, report.Violations())
@@ -383,7 +383,7 @@ func TestAMessageThatEndedIsFoundWithWhatBecameOfIt(t *testing.T) {
 		b.click("Ended messages")
 		b.sees("cancelled", "order 4711", "keeps 1h0m0s, 10,000 messages")
 		b.fill("name", "no such order")
-		b.click("Find")
+		b.click("Look up")
 		b.sees("Nothing of that name is in the history.")
 		b.do(chromedp.Navigate(s.address + "/message?t=" + topic + "&id=order+4711"))
 		b.sees("Published", "Cancelled", "uuid of 4711", "The message has ended.")
