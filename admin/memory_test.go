@@ -25,9 +25,9 @@ func TestATopicThatCannotBeReadStopsNeitherMemoryNorDiagnose(t *testing.T) {
 	for _, name := range []string{"layout", partitions.Name("parcels", 1)} {
 		require.NoError(t, s.Client.HSet(ctx, queue.NewKeys(s.Prefix, name).Meta(), "layout", "other").Err())
 	}
-	pending := queue.NewKeys(s.Prefix, "type").Pending()
-	require.NoError(t, s.Client.Del(ctx, pending).Err())
-	require.NoError(t, s.Client.Set(ctx, pending, "x", 0).Err())
+	waits := queue.NewKeys(s.Prefix, "type").Pending()
+	require.NoError(t, s.Client.Del(ctx, waits).Err())
+	require.NoError(t, s.Client.Set(ctx, waits, "x", 0).Err())
 
 	use, err := s.admin.Memory(ctx, admin.MemoryOptions{})
 	require.NoError(t, err)
