@@ -51,8 +51,8 @@ const (
 	answerBytes       = 64 << 10 // of an answer's headers, and of its body; more closes the connection
 	answerTime        = time.Second
 
-	// A connection of HTTP/2 gets a ping when nothing has come on it, and is closed without an answer
-	// to that. Together this is less than the default time limit of a request.
+	// A connection of HTTP/2 gets a ping when nothing has come on it, and is closed without an
+	// answer to that. Together this is less than the default time limit of a request.
 	pingAfter   = 5 * time.Second
 	pingTimeout = 5 * time.Second
 )
@@ -255,8 +255,8 @@ func (p *httpPublisher) urlOf(topic string) (string, error) {
 	return u.String(), nil
 }
 
-// hasDots returns whether a path has a step . or .. for a server that takes a backslash for a slash.
-// The path is decoded, because some servers decode %2F first.
+// hasDots returns whether a path has a step . or .., also for a server that takes a backslash for a
+// slash. The path is decoded, because some servers decode %2F first.
 func hasDots(path string) bool {
 	return slices.ContainsFunc(strings.FieldsFunc(path, func(r rune) bool { return r == '/' || r == '\\' }), func(step string) bool {
 		return step == "." || step == ".."
