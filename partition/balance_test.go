@@ -392,6 +392,19 @@ func (s *stopped) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
+// oneThatStandsBy waits until a member stands by for each of n partitions, and stops it then.
+func (s *stopped) oneThatStandsBy(t *testing.T, server redistest.Server, n int) {
+	t.Helper()
+	client, err := servers.NewClient(server.Client)
+	require.NoError(t, err)
+	testkit.Eventually(t, func() bool {
+		found, err := queue.Seats(context.Background(), client, server.Prefix, "default", topics(t, topic, n))
+		return err == nil && !slices.ContainsFunc(found, func(seat queue.Seat) bool { return seat.Next == "" })
+	}, "the other one stands by")
+	s.is.Store(true)
+	t.Cleanup(func() { s.is.Store(false); close(s.goOn) })
+}
+
 // A process that stands still does not take what it is given. It is not given more at each look.
 func TestAMemberThatTakesNothingIsPassedOver(t *testing.T) {
 	testkit.Both(t, func(t *testing.T, s redistest.Server) {
@@ -405,14 +418,7 @@ func TestAMemberThatTakesNothingIsPassedOver(t *testing.T) {
 		two := newSubscriber(t, still, n, inTurns)
 		two.LookEvery(time.Hour)
 		testkit.SubscribeTo(t, two, topic)
-		client, err := servers.NewClient(s.Client)
-		require.NoError(t, err)
-		testkit.Eventually(t, func() bool {
-			found, err := queue.Seats(context.Background(), client, s.Prefix, "default", topics(t, topic, n))
-			return err == nil && !slices.ContainsFunc(found, func(seat queue.Seat) bool { return seat.Next == "" })
-		}, "the other one stands by")
-		stop.is.Store(true)
-		t.Cleanup(sync.OnceFunc(func() { stop.is.Store(false); close(stop.goOn) }))
+		stop.oneThatStandsBy(t, s, n)
 		require.Equal(t, n/2, one.Look(topic))
 		testkit.Eventually(t, func() bool { return one.Look(topic) == 0 && slices.Equal(shares(t, s, n), []int{n}) }, "the giver has them again")
 		for range 3 {
@@ -432,15 +438,16 @@ func TestCloseWhileAllThatIsLeftWaitsForAStandby(t *testing.T) {
 		one := newSubscriber(t, process(t, s), n, inTurns, follows)
 		one.Follow(time.Millisecond)
 		one.TakeFor(time.Hour)
+		one.LookEvery(time.Hour)
 		messages := testkit.SubscribeTo(t, one, topic)
 		awaitShares(t, s, n, []int{n}, one)
 		before := seats(t, s, n)
-		slow, delay := process(t, s), new(far)
-		slow.Client.AddHook(delay)
-		two := newSubscriber(t, slow, n, inTurns, follows)
+		still, stop := process(t, s), &stopped{goOn: make(chan struct{})}
+		still.Client.AddHook(stop)
+		two := newSubscriber(t, still, n, inTurns, follows)
+		two.LookEvery(time.Hour)
 		testkit.SubscribeTo(t, two, topic)
-		delay.Store(int64(1200 * time.Millisecond))
-		defer delay.Store(0)
+		stop.oneThatStandsBy(t, s, n)
 		testkit.Eventually(t, func() bool { return one.Look(topic) == 1 && seats(t, s, n)[0] != before[0] }, "it has given partition 0 up")
 		set(t, s, 1, 0, 0)
 		testkit.Eventually(t, func() bool { return seats(t, s, n)[1] != before[1] }, "it has left partition 1")

@@ -34,7 +34,7 @@ func (s *schedule) complain(r queue.Recurring, now time.Time) (stuck error) {
 	case !says:
 	case !since.IsZero():
 		s.logger.Error("Message or Publish has not returned, so the schedule waits", errSlow, watermill.LogFields{"since": since, "late": late})
-		return fmt.Errorf("Message or Publish has not returned after %v", own.Sub(since).Round(time.Second)) //nolint:staticcheck // names of calls
+		return fmt.Errorf("a call of Message or Publish has not returned after %v", own.Sub(since).Round(time.Second))
 	default:
 		s.logger.Error("An occurrence of the schedule is late, because it could not be published", errFailed, watermill.LogFields{"failures": failures})
 	}

@@ -457,11 +457,12 @@ func (h *model) runStray() {
 	}
 }
 
-// leasedToNobody notes the leases of a claim that had no answer, and is not repeated any more: they
-// run out.
-func (h *model) leasedToNobody(c *queue.Claim) {
+// leasedToNobody notes the leases of a claim that its answer has not brought, or that had no answer
+// and is not repeated any more: they run out.
+func (h *model) leasedToNobody(c *queue.Claim, brought []Message) {
 	for _, m := range h.redis.messages {
-		if strings.HasPrefix(m.token, fmt.Sprintf("%s:%d:", c.Subscription, c.Number)) {
+		has := slices.ContainsFunc(brought, func(b Message) bool { return b.ID == m.id })
+		if !has && strings.HasPrefix(m.token, fmt.Sprintf("%s:%d:", c.Subscription, c.Number)) {
 			h.lost[m.id+" "+m.token] = true
 			m.returned = true
 		}
@@ -559,8 +560,13 @@ func (h *model) answer(f *flight, outcome int) bool {
 	}
 	h.effects(h.m.Answered(h.now, f.Exchange, &a))
 	for i, c := range f.Claims {
-		if a.Claims[i].Outcome == Refused && h.laneOf(c).number != c.Number {
-			h.leasedToNobody(c)
+		switch a.Claims[i].Outcome {
+		case Refused:
+			if h.laneOf(c).number != c.Number {
+				h.leasedToNobody(c, nil)
+			}
+		case Ran: // a stray call with that number may have run after the one that is answered
+			h.leasedToNobody(c, a.Claims[i].Messages)
 		}
 	}
 	return true
