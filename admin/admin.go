@@ -78,7 +78,7 @@ func New(config Config) (*Admin, error) {
 		return nil, err
 	}
 	config.setDefaults()
-	return &Admin{config: config, client: servers.MustClient(config.Client)}, nil
+	return &Admin{config: config, client: servers.MustClient(config.Client), largest: largest{turn: make(chan struct{}, 1)}}, nil
 }
 
 // topic returns a handle on a topic. It fails if the Redis user lacks a permission for the work.

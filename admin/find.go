@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -254,7 +253,7 @@ const maxFound = 1000
 // check refuses a wrong Search, and sets the defaults.
 func (f *finder) check() (err error) {
 	switch {
-	case reflect.ValueOf(f.Filter).IsZero():
+	case f.Filter.isZero():
 		return fmt.Errorf("%w: Filter has no condition", ErrInvalidArgument)
 	case f.Limit < 0 || f.Limit > maxFound:
 		return fmt.Errorf("%w: Limit is %d, want from 0 to %d", ErrInvalidArgument, f.Limit, maxFound)

@@ -6,12 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
+	"strings"
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/partitions"
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
@@ -30,6 +31,9 @@ type TopicMemory struct {
 	Retrying int `json:"retrying_bytes"`
 	Dead     int `json:"dead_bytes"`
 	Other    int `json:"other_bytes"` // of no message: delay IDs, groups, schedules
+
+	// LeftOut says what is not in these numbers, and why; "" if all is.
+	LeftOut string `json:"left_out,omitempty"`
 }
 
 // Most returns the state whose messages take the most, and how much that is.
@@ -72,8 +76,9 @@ type MemoryUse struct {
 // Memory estimates what topics take in Redis, by MEMORY USAGE with 50 samples of each key, and by
 // the length of about 200 messages of each topic. All topics are asked for the size of their
 // bodies. Only the largest are looked at by state. The cost does not grow with the number of
-// messages. A Redis Stream of a topic does not count. Errors wrap ErrNotFound for a topic that does
-// not exist, ErrForbidden without +memory|usage and +hstrlen, or come from ctx or Redis.
+// messages. A Redis Stream of a topic does not count. Without Topics, one that cannot be read keeps
+// no other from its turn: TopicMemory.LeftOut says why. Errors wrap ErrNotFound for a topic that
+// does not exist, ErrForbidden without +memory|usage and +hstrlen, or come from ctx or Redis.
 func (a *Admin) Memory(ctx context.Context, o MemoryOptions) (MemoryUse, error) {
 	use, err := a.memory(ctx, o)
 	if err != nil {
@@ -124,20 +129,25 @@ func (a *Admin) memory(ctx context.Context, o MemoryOptions) (MemoryUse, error) 
 	var wholes []*whole
 	known := map[string]*whole{}
 	for i, t := range topics {
-		name := t.Name
-		topic, _, parted := partitions.Parse(name)
-		if parted && !named[name] {
-			name = topic
+		topic, _, parted := partitions.Parse(t.Name)
+		var of []string // a partition may be named, and so may the whole
+		if !parted || named[t.Name] {
+			of = append(of, t.Name)
 		}
-		w := known[name]
-		if w == nil {
-			w = &whole{TopicMemory: TopicMemory{Topic: name}}
-			known[name], wholes = w, append(wholes, w)
+		if parted && (!named[t.Name] || named[topic]) {
+			of = append(of, topic)
 		}
-		if name != t.Name {
-			w.Partitions++
+		for _, name := range of {
+			w := known[name]
+			if w == nil {
+				w = &whole{TopicMemory: TopicMemory{Topic: name}}
+				known[name], wholes = w, append(wholes, w)
+			}
+			if name != t.Name {
+				w.Partitions++
+			}
+			w.bodies, w.plain = w.bodies+bodies[i], append(w.plain, t)
 		}
-		w.bodies, w.plain = w.bodies+bodies[i], append(w.plain, t)
 	}
 	slices.SortStableFunc(wholes, func(a, b *whole) int { return cmp.Compare(b.bodies, a.bodies) })
 	use := MemoryUse{Topics: []TopicMemory{}, Looked: len(wholes)}
@@ -151,10 +161,17 @@ func (a *Admin) memory(ctx context.Context, o MemoryOptions) (MemoryUse, error) 
 			if errors.Is(err, ErrNotFound) && (len(o.Topics) == 0 || len(w.plain) > 1) {
 				continue // it was removed meanwhile
 			}
-			if err != nil {
+			ends := errors.Is(err, ErrForbidden) || ctx.Err() != nil || servers.Unreachable(err) && !a.client.Cluster()
+			switch {
+			case err == nil:
+				w.add(part)
+			case len(o.Topics) > 0 || ends:
 				return use, fmt.Errorf("topic %q: %w", t.Name, err)
+			case w.LeftOut == "" && t.Name == w.Topic:
+				w.LeftOut = "all: " + err.Error()
+			case w.LeftOut == "":
+				w.LeftOut = fmt.Sprintf("partition %q: %v", t.Name, err)
 			}
-			w.add(part)
 			found = true
 		}
 		if found {
@@ -187,7 +204,7 @@ func (a *Admin) memoryOf(ctx context.Context, t *operate.Topic) (TopicMemory, er
 // largest remembers the largest topic of each server for a while, because a page diagnoses its
 // topics in many parts.
 type largest struct {
-	mu    sync.Mutex
+	turn  chan struct{} // has an item while a call reads or changes known
 	known map[string]largestOf
 }
 
@@ -198,14 +215,18 @@ type largestOf struct {
 
 const largestFor = 30 * time.Second
 
-// largestOn returns the largest topic of a server.
+// largestOn returns the largest topics of a server.
 func (a *Admin) largestOn(ctx context.Context, master string) (MemoryUse, error) {
-	a.largest.mu.Lock()
-	defer a.largest.mu.Unlock()
+	select {
+	case a.largest.turn <- struct{}{}:
+		defer func() { <-a.largest.turn }()
+	case <-ctx.Done():
+		return MemoryUse{}, ctx.Err()
+	}
 	if known, ok := a.largest.known[master]; ok && time.Since(known.at) < largestFor {
 		return known.use, nil
 	}
-	use, err := a.memory(ctx, MemoryOptions{Largest: 1, only: func(t *operate.Topic) bool {
+	use, err := a.memory(ctx, MemoryOptions{Largest: 3, only: func(t *operate.Topic) bool {
 		its, err := t.Master(ctx)
 		return err == nil && its == master
 	}})
@@ -222,7 +243,7 @@ func (a *Admin) largestOn(ctx context.Context, master string) (MemoryUse, error)
 // fills says which topic takes the most of a server's memory, "" if there is none.
 func (d *doctor) fills(ctx context.Context, master string) (string, error) {
 	use, err := d.admin.largestOn(ctx, master)
-	if err != nil || len(use.Topics) == 0 {
+	if err != nil || len(use.Topics) == 0 || use.Topics[0].Bytes == 0 { // those that cannot be read are last
 		return "", err
 	}
 	m := use.Topics[0]
@@ -236,11 +257,23 @@ func stateWords(s State) string {
 	return map[State]string{Waiting: "that wait", Ready: "that are ready", InHand: "in hand", Retrying: "that are retried", Dead: "that are dead"}[s]
 }
 
-// String says in a sentence how a MemoryUse was found.
+// String says how a MemoryUse was found, and what was left out.
 func (u MemoryUse) String() string {
 	which := "all"
 	if len(u.Topics) < u.Looked {
 		which = "the largest"
 	}
-	return fmt.Sprintf("These are %s of %s, estimated by %d samples of each key.", which, texts.Many(u.Looked, "topic"), operate.MemorySamples)
+	said := fmt.Sprintf("These are %s of %s, estimated by %d samples of each key.", which, texts.Many(u.Looked, "topic"), operate.MemorySamples)
+	left := 0
+	for _, m := range u.Topics {
+		switch {
+		case m.LeftOut == "":
+		case left == mostLeftOut:
+			return said + " Left out: more."
+		default:
+			said += fmt.Sprintf(" Left out of topic %q: %s.", m.Topic, strings.TrimRight(m.LeftOut, "."))
+			left++
+		}
+	}
+	return said
 }

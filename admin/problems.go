@@ -150,6 +150,7 @@ func foldedOf(some []Problem) Folded {
 	f.Unfold = []string{"doctor", "--kind=" + f.Kind.Flag()}
 	known, ok := aspects[f.Kind]
 	if !ok {
+		f.Unfold = slices.Insert(f.Unfold, 1, "--deep")
 		known = aspect{said: fmt.Sprintf("In the data of %s, there are %%s of kind %q", texts.Many(f.Topics, "topic"), f.Kind), unit: "violation"}
 	}
 	n := f.Count

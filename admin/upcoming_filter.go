@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sort"
 	"time"
 )
@@ -14,8 +15,10 @@ const DefaultMostUpcoming = 100_000
 
 // isZero tells whether the filter chooses all messages.
 func (f Filter) isZero() bool {
-	return f.UUID == "" && f.DelayID == "" && f.IDs == nil && len(f.Metadata) == 0 && f.Reason == "" && f.FoldedReason == "" &&
-		f.From.IsZero() && f.Until.IsZero() && f.Match == nil
+	if len(f.Metadata) == 0 {
+		f.Metadata = nil
+	}
+	return reflect.ValueOf(f).IsZero()
 }
 
 // chosen counts the messages of a plain topic that the filter of a load chooses, in intervals that

@@ -105,6 +105,8 @@ func (c *Config) setDefaults() {
 	s.KeyPrefix = cmp.Or(s.KeyPrefix, redisdelay.DefaultKeyPrefix)
 	s.ConsumerGroup = cmp.Or(s.ConsumerGroup, DefaultConsumerGroup)
 	s.MaxDeliveries = cmp.Or(s.MaxDeliveries, -1)
+	s.LeaseDuration = cmp.Or(s.LeaseDuration, 30*time.Second)
+	s.MaxExtension = cmp.Or(s.MaxExtension, time.Hour)
 	s.CloseTimeout = cmp.Or(s.CloseTimeout, 10*time.Second)
 	if s.Backoff == nil {
 		s.Backoff = defaultBackoff

@@ -17,9 +17,10 @@ import (
 // Each message is published alone. If the destination fails, the handler returns the error; the
 // router logs it and nacks the message. The middleware redisdelay.KeepError stores the error with
 // the message, as Run does. With Ordered, the handler waits for the Backoff before it returns, at
-// most half the Subscriber's CloseTimeout. When the router closes, the contexts of the handlers end
-// after a third of the Subscriber's CloseTimeout, and those of the destination's Publish later, as
-// in Run. The router's CloseTimeout must be longer than the Subscriber's.
+// most half the Subscriber's CloseTimeout. If the Backoff is longer, the message comes again and
+// waits for the rest, which uses up no delivery. When the router closes, the contexts of the
+// handlers end after a third of the Subscriber's CloseTimeout, and those of the destination's
+// Publish later, as in Run. The router's CloseTimeout must be longer than the Subscriber's.
 //
 // Errors wrap redisdelay.ErrInvalidConfig.
 func (r *Relay) AddHandlers(router *message.Router) error {
@@ -66,6 +67,9 @@ func (o *observed) Close() error {
 func (r *Relay) handle(s stop, topic string, msg *message.Message) error {
 	if d := consume.Of(msg); d != nil {
 		d.TakeBackPostpone() // of an earlier try, by Watermill's Retry for instance
+	}
+	if err := r.heldUp(s.late, topic, msg, r.config.Subscriber.CloseTimeout/2); err != nil {
+		return err
 	}
 	to, err := r.destinationTopic(topic, msg)
 	if err == nil {

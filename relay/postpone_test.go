@@ -94,3 +94,51 @@ func TestWaitOfAnEarlierTryDoesNotCount(t *testing.T) {
 		eventually(t, func() bool { return countsOf(t, s, topic) == counts{Bodies: 1, Dead: 1} }, "the second failure counts")
 	})
 }
+
+// An ordered topic waits as long as it has to, without a lost lease: the message is given back and
+// held again. Waits are longer than leases can be extended, and than a handler may hold a message.
+func TestOrderedTopicWaitsLongerThanALease(t *testing.T) {
+	running := func(t testing.TB, r *relay.Relay) func() error { return run(t, r) }
+	routed := func(t testing.TB, r *relay.Relay) func() error { return route(t, r) }
+	const wait = 1600 * time.Millisecond
+	for name, c := range map[string]struct {
+		start   func(testing.TB, *relay.Relay) func() error
+		err     error
+		numbers []int // of the deliveries that are tried
+	}{
+		"the destination says how long":              {running, &redisdelay.PostponeError{Delay: wait}, []int{1, 1, 1}},
+		"the Backoff says":                           {running, errDown, []int{1, 2, 1}},
+		"the destination says how long, on a router": {routed, &redisdelay.PostponeError{Delay: wait}, []int{1, 1, 1}},
+		"the Backoff says, on a router":              {routed, errDown, []int{1, 2, 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, s redistest.Server) {
+				drained(t, s)
+				var mu sync.Mutex
+				var tried []time.Time
+				var numbers []int
+				to := newDestination(func(_ string, messages []*message.Message) error {
+					mu.Lock()
+					defer mu.Unlock()
+					delivery, _ := redisdelay.DeliveryFromContext(messages[0].Context())
+					tried, numbers = append(tried, time.Now()), append(numbers, delivery.Number)
+					if len(tried) == 1 {
+						return c.err
+					}
+					return nil
+				})
+				all, names := numbered(2, 0)
+				publish(t, newPublisher(t, s), topic, all...)
+				c.start(t, newRelay(t, s, to, ordered, func(config *relay.Config) {
+					config.Subscriber.LeaseDuration, config.Subscriber.MaxExtension, config.Subscriber.CloseTimeout = time.Second, time.Millisecond, 500*time.Millisecond
+					config.Subscriber.Backoff = func(int) time.Duration { return wait }
+				}))
+				require.Equal(t, names, uuids(to.await(t, 2)))
+				mu.Lock()
+				defer mu.Unlock()
+				require.Equal(t, c.numbers, numbers)
+				require.GreaterOrEqual(t, tried[1].Sub(tried[0]), wait)
+			})
+		})
+	}
+}

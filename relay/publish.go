@@ -25,6 +25,11 @@ func (r *Relay) publishBatch(s stop, topic string, batch []*message.Message) {
 	var order []string
 	byTopic := map[string][]*message.Message{}
 	for _, msg := range batch {
+		if err := r.heldUp(s.stopping, topic, msg, redisdelay.MaxDelay); err != nil {
+			keepError(msg, err)
+			msg.Nack()
+			continue
+		}
 		to, err := r.destinationTopic(topic, msg)
 		if err != nil {
 			r.failed(s, topic, msg, err)
@@ -170,10 +175,16 @@ func (r *Relay) refused(msg *message.Message, err error) bool {
 	return r.permanent(err) && redisdelay.DeadOnNack(msg, fmt.Errorf("refused by the destination: %w", err))
 }
 
-// holdUp waits while it holds the message: as long as the destination wants, else for the Backoff,
-// at most for atMost or until ctx ends. The nack after it returns the message to its place in the
-// order, even if the message has its own backoff. If the destination said how long, the nack uses
-// up no delivery.
+// held is why the messages of an ordered topic wait, and until when.
+type held struct {
+	until time.Time
+	err   error // the destination's
+}
+
+// holdUp has the topic of the message wait: as long as the destination wants, else for the Backoff.
+// It holds the message for that time, or for a part of it, as hold does. The nack after it returns
+// the message to its place in the order, even if the message has its own backoff. If the
+// destination said how long, the nack uses up no delivery.
 func (r *Relay) holdUp(ctx context.Context, msg *message.Message, err error, atMost time.Duration) {
 	redisdelay.DelayFor(msg, 0)
 	delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
@@ -183,10 +194,42 @@ func (r *Relay) holdUp(ctx context.Context, msg *message.Message, err error, atM
 	} else {
 		wait = r.backoff(delivery.Number)
 	}
+	if ctx.Err() == nil {
+		r.held.Store(delivery.Topic, held{time.Now().Add(wait), err})
+	}
+	r.hold(ctx, msg, min(wait, atMost))
+}
+
+// heldUp goes on with a holdUp that is not over. It returns nil if the message can be published
+// now. Otherwise it returns the error of the destination that began the wait. The nack after it
+// returns the message to its place and uses up no delivery.
+func (r *Relay) heldUp(ctx context.Context, topic string, msg *message.Message, atMost time.Duration) error {
+	was, ok := r.held.Load(topic)
+	d := consume.Of(msg)
+	if !ok || d == nil {
+		return nil
+	}
+	end := was.(held).until
+	r.hold(ctx, msg, min(time.Until(end), atMost))
+	if time.Until(end) <= 0 {
+		r.held.Delete(topic)
+		return nil
+	}
+	redisdelay.DelayFor(msg, 0)
+	d.GiveBack()
+	return was.(held).err
+}
+
+// hold waits while it holds a message, or until ctx ends. It waits at most for half the time for
+// which a handler can have it, because a message whose lease is lost uses up a delivery.
+func (r *Relay) hold(ctx context.Context, msg *message.Message, wait time.Duration) {
+	if s := r.config.Subscriber; s.MaxExtension >= 0 {
+		wait = min(wait, s.LeaseDuration/2+s.MaxExtension/2)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(msg.Context(), cancel)()
-	pause(ctx, min(wait, atMost))
+	pause(ctx, wait)
 }
 
 // publish publishes messages to the destination. After the late end of the stop it returns

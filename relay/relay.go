@@ -31,6 +31,7 @@ type Relay struct {
 	outage outages
 
 	backoff func(delivery int) time.Duration // the Subscriber's, for Ordered
+	held    sync.Map                         // held by topic, for Ordered
 
 	mu   sync.Mutex
 	runs map[*run]struct{} // the calls of Run that are under way

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/partition"
@@ -71,12 +72,24 @@ func (a *app) refuseEmpty(cmd *cobra.Command) error {
 	for _, name := range []string{"group", "to", "in", "at", "by", "since", "until", "from", "uuid", "delay-id", "state", "payload", "topic", "cursor", "reason", "why", "rate", "burst", "at-once", "keep", "id",
 		"file", "listen", "key-prefix", "as"} {
 		f := cmd.Flags().Lookup(name)
-		if f == nil || !f.Changed || f.Value.String() != "" || a.settings.find(name).flag == f && a.settings.find(name).given != byDefault {
+		if f == nil || !f.Changed || !hasEmpty(f) || a.settings.find(name).flag == f && a.settings.find(name).given != byDefault {
+			continue
+		}
+		if f.Annotations[cobra.BashCompOneRequiredFlag] != nil {
+			errs = append(errs, refuse("--%s is empty; it is required", name))
 			continue
 		}
 		errs = append(errs, refuse("--%s is empty; leave it out for its default", name))
 	}
 	return errors.Join(errs...)
+}
+
+// hasEmpty returns whether the value of a flag is empty, or one of its values.
+func hasEmpty(f *pflag.Flag) bool {
+	if f.Value.Type() == "stringArray" {
+		return slices.Contains(f.Value.(pflag.SliceValue).GetSlice(), "")
+	}
+	return f.Value.String() == ""
 }
 
 // advised adds to an error what to do about it.

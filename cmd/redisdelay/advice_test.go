@@ -381,12 +381,17 @@ func TestEmptyFlagsAreRefused(t *testing.T) {
 		{"audit", "--topic="}, {"topics", "--key-prefix="}, {"pause", "orders", "--as="}, {"upcoming", "orders", "--from="}, {"msg", "ls", "orders", "--state="},
 		{"groups", "limit", "orders", "billing", "--rate="}, {"groups", "limit", "orders", "billing", "--rate", "5/s", "--burst="},
 		{"groups", "limit", "orders", "billing", "--at-once", ""}, {"groups", "limit", "orders", "billing", "--lift", "--why="},
+		{"find", "x", "--topic="}, {"find", "x", "--topic", "orders", "--topic", ""}, {"doctor", "--topic="},
 		{"groups", "history", "orders", "billing", "--keep="}, {"history", "orders", "--id="}, {"history", "orders", "--group", ""},
 	} {
 		status, _, said := w.run("", args...)
 		require.Equal(t, exitRefused, status, "%s: %s", args, said)
-		require.Regexp(t, `--[a-z-]+ is empty; leave it out for its default`, said, args)
+		require.Regexp(t, `--[a-z-]+ is empty; (leave it out for its default|it is required)`, said, args)
+		require.NotContains(t, said, "Nothing was found")
 	}
+	status, _, said := w.run("", "ignore", "persistence", "--why=")
+	require.Equal(t, exitRefused, status)
+	require.Contains(t, said, "--why is empty; it is required")
 	stats, err := w.admin.Stats(t.Context(), "orders")
 	require.NoError(t, err)
 	require.Nil(t, stats.Pause)

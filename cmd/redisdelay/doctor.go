@@ -18,6 +18,7 @@ type examination struct {
 	topics, whole, kinds []string // whole and kinds are shown one by one
 	deep                 bool
 	late                 time.Duration
+	changesLate          bool // late is not the default
 }
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -31,7 +32,7 @@ exit code is 1 if there is a problem that is more than a notice, and is not igno
 		ValidArgsFunction: a.completeTopic,
 		Example:           "  redisdelay doctor\n  redisdelay doctor --kind dead-letters\n  redisdelay doctor orders --deep",
 		RunE: a.runs(func(ctx context.Context, args []string) error {
-			x.topics = args
+			x.topics, x.changesLate = args, a.given("late")
 			return a.doctor(ctx, x)
 		})}
 	c.Flags().BoolVar(&x.deep, "deep", false, "also read all data of the topics, as check does")
@@ -65,7 +66,11 @@ func (x examination) lines(problems []admin.Problem) (lines []admin.Folded, err 
 		kinds = append(kinds, kind)
 	}
 	if len(kinds) == 0 && len(x.whole) == 0 {
-		return admin.FoldProblems(problems), nil
+		lines = admin.FoldProblems(problems)
+		for i := range lines {
+			lines[i].Unfold = x.unfolding(lines[i].Unfold)
+		}
+		return lines, nil
 	}
 	for _, p := range problems {
 		if len(kinds) == 0 || slices.Contains(kinds, p.Kind) {
@@ -73,6 +78,23 @@ func (x examination) lines(problems []admin.Problem) (lines []admin.Folded, err 
 		}
 	}
 	return lines, nil
+}
+
+// unfolding returns the arguments that show the problems of a line as this doctor found them.
+func (x examination) unfolding(args []string) []string {
+	if len(args) == 0 {
+		return nil
+	}
+	if x.changesLate {
+		args = slices.Insert(args, 1, fmt.Sprint("--late=", x.late))
+	}
+	if x.deep && !slices.Contains(args, "--deep") {
+		args = slices.Insert(args, 1, "--deep")
+	}
+	if slices.ContainsFunc(x.topics, func(name string) bool { return strings.HasPrefix(name, "-") }) {
+		args = append(args, "--")
+	}
+	return append(args, x.topics...)
 }
 
 func (a *app) doctor(ctx context.Context, x examination) error {

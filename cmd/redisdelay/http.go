@@ -74,6 +74,9 @@ func (k *httpKind) publisher() (*httpPublisher, error) {
 	if strings.Contains(u.Host, topicMark) {
 		return nil, refuse("--http has {topic} in its host; it may be in the path and in the query, because whoever names a topic must not choose the host")
 	}
+	if strings.Contains(u.Path, topicMark) && hasDots(strings.ReplaceAll(u.Path, topicMark, "topic")) {
+		return nil, refuse("--http has a step . or .. in its path; write the path without them")
+	}
 	tlsConfig, err := k.tls.config(u.Scheme == "https")
 	if err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -23,6 +24,7 @@ import (
 
 	"code.dny.dev/ssrf"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
@@ -385,14 +387,130 @@ func TestMessageThatIsNoRequestIsDead(t *testing.T) {
 	odd := webhookOf("x")
 	odd.UUID = "a\nb"
 	require.True(t, to.permanent(to.Publish(topic, odd)))
-	for _, step := range []string{".", ".."} {
-		err := to.Publish(step, webhookOf("x"))
-		require.ErrorContains(t, err, "would be a step in the path")
-		require.True(t, to.permanent(err))
+	require.Zero(t, called.Load())
+}
+
+// Some servers decode %2F before they resolve a path, or take a backslash for a slash.
+func TestTopicDoesNotLeadOutOfThePath(t *testing.T) {
+	t.Parallel()
+	var called atomic.Int32
+	target := endpoint(t, func(http.ResponseWriter, *http.Request) { called.Add(1) })
+	for path, topics := range map[string][]string{
+		"/hooks/{topic}":        {".", "..", "../../admin", `..\admin`, "a/..", "a/./b", "/.."},
+		"/hooks/{topic}{topic}": {".", "a/../b", "./."},
+		"/hooks/.{topic}":       {".", "", "/a"},
+		"/hooks/%2e{topic}":     {"."},
+	} {
+		to := toHTTP(t, nil, target+path)
+		for _, name := range topics {
+			err := to.Publish(name, webhookOf("x"))
+			require.ErrorContains(t, err, "the path of the URL would have a step . or ..", "%s with %q", path, name)
+			require.True(t, to.permanent(err))
+		}
 	}
 	require.Zero(t, called.Load())
-	require.NoError(t, to.Publish("...", webhookOf("x")))
-	require.NoError(t, to.Publish("../../admin", webhookOf("x")), "its slashes are encoded")
+	for path, topics := range map[string][]string{
+		"/hooks/{topic}":    {"...", "..a", "a..b", "a/b", "a.b"},
+		"/hooks?of={topic}": {"..", "../../admin"},
+		"/a/../hooks":       {"..", "a"},
+	} {
+		to := toHTTP(t, nil, target+path)
+		for _, name := range topics {
+			require.NoError(t, to.Publish(name, webhookOf("x")), "%s with %q", path, name)
+		}
+	}
+	_, err := reading(t, nil, "--http", target+"/a/../{topic}", "--http-allow-private", "127.0.0.0/8").kinds["http"].open(1, quiet())
+	require.ErrorContains(t, err, "--http has a step . or .. in its path")
+}
+
+func TestMetadataDoNotReplaceTheUser(t *testing.T) {
+	t.Parallel()
+	got := make(chan string, 1)
+	target := endpoint(t, func(_ http.ResponseWriter, r *http.Request) { got <- r.Header.Get("Authorization") })
+	msg := webhookOf("x", "authorization", "Bearer abc")
+	to := toHTTP(t, []string{"REDISDELAY_HTTP_PASSWORD=hunter2"}, target, "--http-username", "relay")
+	err := to.Publish(topic, msg)
+	require.ErrorContains(t, err, `metadata key "authorization" is a header that the request has itself`)
+	require.True(t, to.permanent(err))
+	require.NoError(t, toHTTP(t, nil, target).Publish(topic, msg))
+	require.Equal(t, "Bearer abc", <-got)
+}
+
+func TestAnswerThatEchoesASecretIsNotKept(t *testing.T) {
+	t.Parallel()
+	target := endpoint(t, func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = io.WriteString(w, r.Header.Get("Say"))
+	})
+	const path = "/hooks/hunter2-in-the-path?token=hunter2%2Bquery&empty="
+	for _, said := range []string{
+		"no page /hooks/hunter2-in-the-path", "no hook hunter2-in-the-path", "token hunter2+query", "token hunter2%2Bquery",
+		"got Bearer hunter2-login", "got hunter2-login", "got id=hunter2-cookie; a=b", "got hunter2-cookie",
+		strings.Repeat("x", 190) + "token hunter2+query", // a part of it is in the excerpt
+	} {
+		err := toHTTP(t, nil, target+path).Publish(topic, webhookOf("x", "Say", said, "Authorization", "Bearer hunter2-login", "Cookie", "id=hunter2-cookie; a=b"))
+		require.ErrorContains(t, err, "answers 403 Forbidden", said)
+		require.NotContains(t, err.Error(), "hunter2", said)
+		require.NotContains(t, err.Error(), "token", said)
+	}
+	require.ErrorContains(t, toHTTP(t, nil, target+path).Publish(topic, webhookOf("x", "Say", "no such hook")), `"no such hook"`)
+	require.ErrorContains(t, toHTTP(t, nil, target).Publish(topic, webhookOf("x", "Say", "no / here")), `"no / here"`)
+}
+
+// The end of a request does not end the dial that it began.
+func TestConnectionIsClosedIfTheServerIsSilentInTLS(t *testing.T) {
+	t.Parallel()
+	closed := make(chan struct{})
+	address := serving(t, func(connection net.Conn) {
+		_, _ = io.Copy(io.Discard, connection)
+		close(closed)
+	})
+	to := toHTTP(t, nil, "https://"+address, "--http-timeout", "100ms")
+	require.ErrorContains(t, to.Publish(topic, webhookOf("x")), "does not answer within 100ms")
+	select {
+	case <-closed:
+	case <-time.After(3 * connectTimeout):
+		require.FailNow(t, "the connection stays")
+	}
+}
+
+// Nothing comes on a connection whose server has gone without a word. HTTP/2 would use it again.
+func TestDeadConnectionOfHTTP2IsClosed(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { assert.Equal(t, 2, r.ProtoMajor) }))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	var dead atomic.Bool
+	closed := make(chan struct{})
+	address := serving(t, func(connection net.Conn) {
+		behind, err := net.Dial("tcp", server.Listener.Addr().String())
+		if !assert.NoError(t, err) {
+			return
+		}
+		defer behind.Close()
+		go func() { _, _ = io.Copy(connection, behind) }()
+		data := make([]byte, 32<<10)
+		for {
+			n, err := connection.Read(data)
+			if err != nil {
+				close(closed)
+				return
+			}
+			if !dead.Load() {
+				_, _ = behind.Write(data[:n])
+			}
+		}
+	})
+	to := toHTTP(t, nil, "https://"+address, "--http-timeout", "1s", "--http-tls-insecure")
+	require.NoError(t, to.Publish(topic, webhookOf("x")))
+	dead.Store(true)
+	require.Error(t, to.Publish(topic, webhookOf("x")))
+	select {
+	case <-closed:
+	case <-time.After(3 * (pingAfter + pingTimeout)):
+		require.FailNow(t, "the connection stays")
+	}
 }
 
 func TestHTTPWithTLS(t *testing.T) {

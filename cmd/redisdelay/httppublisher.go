@@ -50,6 +50,11 @@ const (
 	excerptBytes      = 200      // of an answer, for errors
 	answerBytes       = 64 << 10 // of an answer's headers, and of its body; more closes the connection
 	answerTime        = time.Second
+
+	// A connection of HTTP/2 gets a ping when nothing has come on it, and is closed without an
+	// answer to that. Together this is less than the default time limit of a request.
+	pingAfter   = 5 * time.Second
+	pingTimeout = 5 * time.Second
 )
 
 // newHTTPClient returns a client that connects to no address that the guardian refuses. It ignores
@@ -60,6 +65,8 @@ func newHTTPClient(guardian *ssrf.Guardian, config *tls.Config) *http.Client {
 		Transport: &http.Transport{
 			DialContext:            dialer.DialContext,
 			TLSClientConfig:        config,
+			TLSHandshakeTimeout:    connectTimeout, // a handshake goes on after the end of the request that began it
+			HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 			ForceAttemptHTTP2:      true,
 			DisableCompression:     true,
 			MaxIdleConnsPerHost:    100,
@@ -121,14 +128,46 @@ func (p *httpPublisher) send(topic string, msg *message.Message) error {
 		return p.unanswered(msg.Context(), err)
 	}
 	defer answer.Body.Close()
-	defer time.AfterFunc(answerTime, cancel).Stop() // an answer that does not end must not hold up the next message
-	excerpt, _ := io.ReadAll(io.LimitReader(answer.Body, excerptBytes))
-	_, _ = io.CopyN(io.Discard, answer.Body, answerBytes) // a connection whose answer was read to its end is used again
+	defer time.AfterFunc(answerTime, cancel).Stop()                 // an answer that does not end must not hold up the next message
+	body, _ := io.ReadAll(io.LimitReader(answer.Body, answerBytes)) // a connection whose answer was read to its end is used again
 	if answer.StatusCode/100 == 2 {
 		return nil
 	}
+	excerpt := body[:min(len(body), excerptBytes)]
+	if p.user != (credentials{}) || echoes(string(body), request) { // an endpoint could answer with the password that it got
+		excerpt = nil
+	}
 	return p.refused(answer, excerpt)
 }
+
+// echoes returns whether an answer has something of the request that may be secret: its path, a
+// long step of that, a value of the query, or metadata that log in.
+func echoes(answer string, request *http.Request) bool {
+	var secrets []string
+	for _, path := range []string{request.URL.EscapedPath(), request.URL.Path} {
+		secrets = append(secrets, strings.Trim(path, "/"))
+		for step := range strings.SplitSeq(path, "/") {
+			if len(step) >= secretStep {
+				secrets = append(secrets, step)
+			}
+		}
+	}
+	for pair := range strings.SplitSeq(request.URL.RawQuery, "&") {
+		_, value, _ := strings.Cut(pair, "=")
+		plain, _ := url.QueryUnescape(value)
+		secrets = append(secrets, value, plain)
+	}
+	login := request.Header.Get("Authorization")
+	_, token, _ := strings.Cut(login, " ")
+	secrets = append(secrets, login, token, request.Header.Get("Cookie"))
+	for _, cookie := range request.Cookies() {
+		secrets = append(secrets, cookie.Value)
+	}
+	return slices.ContainsFunc(secrets, func(secret string) bool { return secret != "" && strings.Contains(answer, secret) })
+}
+
+// secretStep is the length from which on a step of a path may be a secret of its own.
+const secretStep = 16
 
 // unanswered returns the error of a request without an answer. The client's own error has the URL,
 // which may contain a secret.
@@ -152,7 +191,7 @@ func (p *httpPublisher) refused(answer *http.Response, excerpt []byte) error {
 	if to, locationErr := answer.Location(); locationErr == nil {
 		err = fmt.Errorf("%w, a redirect to %s that is not followed", err, to.Host)
 	}
-	if len(excerpt) > 0 && p.user == (credentials{}) { // an endpoint could answer with the password that it got
+	if len(excerpt) > 0 {
 		err = fmt.Errorf("%w: %q", err, excerpt)
 	}
 	if slices.Contains(permanentStatuses, answer.StatusCode) {
@@ -197,7 +236,7 @@ func (p *httpPublisher) request(ctx context.Context, topic string, msg *message.
 	if p.user != (credentials{}) {
 		request.SetBasicAuth(p.user.user, p.user.password)
 	}
-	if err := setHeaders(request.Header, msg); err != nil {
+	if err := p.setHeaders(request.Header, msg); err != nil {
 		return nil, err
 	}
 	p.sign(request.Header, msg, time.Now())
@@ -207,18 +246,25 @@ func (p *httpPublisher) request(ctx context.Context, topic string, msg *message.
 // urlOf returns the URL for a topic. It refuses a topic that leads out of the path.
 func (p *httpPublisher) urlOf(topic string) (string, error) {
 	u := *p.target
-	escaped := strings.ReplaceAll(u.EscapedPath(), topicMark, url.PathEscape(topic))
-	if (topic == "." || topic == "..") && slices.Contains(strings.Split(escaped, "/"), topic) {
-		return "", fmt.Errorf("%w: topic %q would be a step in the path of the URL", errUnsendable, topic)
+	u.RawPath = strings.ReplaceAll(u.EscapedPath(), topicMark, url.PathEscape(topic))
+	u.Path, _ = url.PathUnescape(u.RawPath)
+	if strings.Contains(p.target.Path, topicMark) && hasDots(u.Path) {
+		return "", fmt.Errorf("%w: with topic %.64q the path of the URL would have a step . or ..", errUnsendable, topic)
 	}
-	u.RawPath = escaped
-	u.Path, _ = url.PathUnescape(escaped)
 	u.RawQuery = strings.ReplaceAll(u.RawQuery, topicMark, url.QueryEscape(topic))
 	return u.String(), nil
 }
 
+// hasDots returns whether a path has a step . or .., also for a server that takes a backslash for a
+// slash. The path is decoded, because some servers decode %2F first.
+func hasDots(path string) bool {
+	return slices.ContainsFunc(strings.FieldsFunc(path, func(r rune) bool { return r == '/' || r == '\\' }), func(step string) bool {
+		return step == "." || step == ".."
+	})
+}
+
 // setHeaders sets the metadata, each as a header of its name, and the UUID as watermill-http does.
-func setHeaders(header http.Header, msg *message.Message) error {
+func (p *httpPublisher) setHeaders(header http.Header, msg *message.Message) error {
 	own := map[string]string{} // metadata keys by header
 	for key, value := range msg.Metadata {
 		name := http.CanonicalHeaderKey(key)
@@ -231,7 +277,7 @@ func setHeaders(header http.Header, msg *message.Message) error {
 			return fmt.Errorf("%w: metadata key %.50q is not a valid HTTP header", errUnsendable, key)
 		case own[name] != "":
 			return fmt.Errorf("%w: its metadata has the keys %.50q and %.50q, which are one HTTP header", errUnsendable, min(own[name], key), max(own[name], key))
-		case reservedHeader(name):
+		case reservedHeader(name), name == "Authorization" && p.user != (credentials{}):
 			return fmt.Errorf("%w: metadata key %.50q is a header that the request has itself", errUnsendable, key)
 		case !isHeaderValue(value):
 			return fmt.Errorf("%w: the value of metadata key %.50q has a line break or another control character", errUnsendable, key)

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 )
 
 func (a *app) ignoreCommand() *cobra.Command {
@@ -20,6 +21,9 @@ critical. It holds for everybody, until redisdelay unignore ends it, or the topi
 		ValidArgsFunction: a.completeKindAndTopic,
 		Example:           "  redisdelay ignore persistence --why 'the cache is rebuilt from the database'\n  redisdelay ignore unread-group orders --group audit --why 'starts in May'",
 		RunE: a.runs(func(ctx context.Context, args []string) error {
+			if err := refuseEmptyTopic(args); err != nil {
+				return err
+			}
 			return a.ignore(ctx, admin.Ignored{Kind: admin.ProblemKind(args[0]), Topic: second(args), Group: group, Why: why, By: a.who()})
 		})}
 	c.Flags().StringVar(&why, "why", "", "the `reason`; required")
@@ -34,6 +38,9 @@ func (a *app) unignoreCommand() *cobra.Command {
 	c := &cobra.Command{Use: "unignore KIND [TOPIC]", Short: "show a problem again that was ignored", Args: cobra.RangeArgs(1, 2),
 		ValidArgsFunction: a.completeKindAndTopic, Example: "  redisdelay unignore persistence",
 		RunE: a.runs(func(ctx context.Context, args []string) error {
+			if err := refuseEmptyTopic(args); err != nil {
+				return err
+			}
 			return a.unignore(ctx, admin.Ignored{Kind: admin.ProblemKind(args[0]), Topic: second(args), Group: group})
 		})}
 	c.Flags().StringVar(&group, "group", "", "that was ignored for this `group` of the topic")
@@ -46,6 +53,14 @@ func (a *app) completeKindAndTopic(c *cobra.Command, args []string, begin string
 		return completeKind(c, args, begin)
 	}
 	return a.completeTopic(c, args[1:], begin)
+}
+
+// refuseEmptyTopic refuses a TOPIC that is given and empty, which would mean all topics.
+func refuseEmptyTopic(args []string) error {
+	if len(args) > 1 && args[1] == "" {
+		return refuse("TOPIC is empty; leave it out for all topics")
+	}
+	return nil
 }
 
 // second returns the second argument of a command, or "".
@@ -82,7 +97,7 @@ func (a *app) ignore(ctx context.Context, i admin.Ignored) error {
 	if _, err := operator.IgnoredProblems(ctx); err != nil {
 		return err // who may not see what is ignored does not add to it
 	}
-	options := admin.DiagnoseOptions{}
+	options := admin.DiagnoseOptions{Deep: slices.Contains(operate.Faults(), operate.Fault(i.Kind))} // other kinds need no Deep
 	if i.Topic != "" {
 		options.Topics = []string{i.Topic}
 	}
@@ -91,14 +106,14 @@ func (a *app) ignore(ctx context.Context, i admin.Ignored) error {
 		return err
 	}
 	if i.Severity = diagnosis.Worst(i); i.Severity == "" {
-		return fmt.Errorf("there is no %s problem%s now; see redisdelay doctor", i.Kind, ignoredOf(i))
+		return fmt.Errorf("there is no %s problem%s now; see redisdelay doctor", i.Kind.Flag(), ignoredOf(i))
 	}
 	did, err := operator.Ignore(ctx, i)
 	a.recordIgnored(ctx, operator, "ignore", i, err)
 	if err != nil {
 		return err
 	}
-	a.out.say(did, "Problems of kind %q%s are %s.", did.Kind, ignoredOf(did), did)
+	a.out.say(did, "Problems of kind %q%s are %s.", did.Kind.Flag(), ignoredOf(did), did)
 	return nil
 }
 
@@ -120,7 +135,7 @@ func (a *app) unignore(ctx context.Context, i admin.Ignored) error {
 		return was.Kind == i.Kind && was.Topic == i.Topic && was.Group == i.Group
 	})
 	if at < 0 {
-		return fmt.Errorf("%s problems%s are not ignored; see redisdelay doctor", i.Kind, ignoredOf(i))
+		return fmt.Errorf("%s problems%s are not ignored; see redisdelay doctor", i.Kind.Flag(), ignoredOf(i))
 	}
 	i = all[at]
 	err = operator.Unignore(ctx, i)
@@ -128,7 +143,7 @@ func (a *app) unignore(ctx context.Context, i admin.Ignored) error {
 	if err != nil {
 		return err
 	}
-	a.out.say(i, "Problems of kind %q%s show again. They were %s.", i.Kind, ignoredOf(i), i)
+	a.out.say(i, "Problems of kind %q%s show again. They were %s.", i.Kind.Flag(), ignoredOf(i), i)
 	return nil
 }
 

@@ -41,6 +41,10 @@ func (a *app) memory(ctx context.Context, topics []string, limit int) error {
 	}
 	t := a.out.table("TOPIC", "MEMORY", "WAITING", "READY", "IN HAND", "RETRYING", "DEAD", "OTHER")
 	for _, m := range use.Topics {
+		if m.LeftOut != "" && m.Bytes == 0 {
+			t.row(m, m.Topic, "left out", "", "", "", "", "", "")
+			continue
+		}
 		t.row(m, m.Topic, texts.Bytes(m.Bytes), texts.Bytes(m.Waiting), texts.Bytes(m.Ready), texts.Bytes(m.InHand), texts.Bytes(m.Retrying), texts.Bytes(m.Dead), texts.Bytes(m.Other))
 	}
 	err = t.flush("There are no topics."+a.where(), nil)

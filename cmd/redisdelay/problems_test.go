@@ -84,6 +84,61 @@ func TestWhatIsIgnoredIsShownCountedAndInTheAuditLog(t *testing.T) {
 	require.Regexp(t, `bob@ops\s+unignore\b`, out)
 }
 
+// The command that shows the problems of a line one by one finds the same.
+func TestDoctorUnfoldsAsItWasCalled(t *testing.T) {
+	t.Parallel()
+	server := redisdelaytest.Start(t)
+	w := newWorld(t, server.Client(), server.Addr())
+	for _, name := range []string{"a", "-b", "c"} {
+		w.group(name, "g")
+		w.publish(name, "x", "x", redisdelay.DelayKey, "1h")
+		require.NoError(t, w.client.HDel(t.Context(), "redisdelay:{"+name+"}:scheduler", "holder", "standby").Err())
+		for _, id := range []string{"01M7Y3SQGNBVX5P66MY8JV56FH", "01M7Y3SQGNBVX5P66MY8JV56FJ"} {
+			require.NoError(t, w.client.HSet(t.Context(), "redisdelay:{"+name+"}:messages", id, "lost").Err())
+		}
+	}
+	unfolding := regexp.MustCompile(`All (\d): redisdelay (doctor .*)`)
+	for _, args := range [][]string{{"doctor", "--deep"}, {"doctor", "--deep", "--late", "10s", "a", "c"}, {"doctor", "--deep", "--", "a", "-b"}, {"doctor", "--late=10s"}} {
+		_, out, _ := w.run("", args...)
+		found := unfolding.FindAllStringSubmatch(out, -1)
+		require.NotEmpty(t, found, out)
+		for _, line := range found {
+			_, each, _ := w.run("", strings.Fields(line[2])...)
+			require.Equal(t, line[1], fmt.Sprint(len(regexp.MustCompile(`(?m)^(critical|violation|warning|notice) `).FindAllString(each, -1))), "%s:\n%s", line[0], each)
+			require.Equal(t, strings.Contains(strings.Join(args, " "), "--late"), strings.Contains(line[2], "--late=10s"))
+		}
+	}
+	_, out, _ := w.run("", "doctor", "--deep", "c")
+	require.Contains(t, out, "redisdelay doctor --deep --kind=lost c\n")
+}
+
+// Kinds that only Deep finds are ignored, too. A TOPIC that is empty by mistake is not all topics.
+func TestIgnoreReadsWhatItIsAbout(t *testing.T) {
+	t.Parallel()
+	server := redisdelaytest.Start(t)
+	w := newWorld(t, server.Client(), server.Addr())
+	w.publish("orders", "x", "x", redisdelay.DelayKey, "1h")
+	require.NoError(t, w.client.HSet(t.Context(), "redisdelay:{orders}:messages", "01M7Y3SQGNBVX5P66MY8JV56FH", "lost").Err())
+	for _, command := range []string{"ignore", "unignore"} {
+		args := []string{command, "lost", ""}
+		if command == "ignore" {
+			args = append(args, "--why=x")
+		}
+		status, _, said := w.run("", args...)
+		require.Equal(t, exitRefused, status)
+		require.Contains(t, said, "TOPIC is empty; leave it out for all topics")
+	}
+	status, _, said := w.run("", "ignore", "lost", "--why", "x")
+	require.Zero(t, status, said)
+	_, out, _ := w.run("", "doctor", "--deep")
+	require.Contains(t, out, "redisdelay unignore lost")
+	status, _, said = w.run("", "unignore", "lost")
+	require.Zero(t, status, said)
+	status, _, said = w.run("", "unignore", "unread-group")
+	require.Equal(t, exitFailed, status)
+	require.Contains(t, said, "unread-group problems are not ignored")
+}
+
 // A warning about the server has no topic.
 func TestCheckSaysThatAWarningIsAboutTheServer(t *testing.T) {
 	t.Parallel()

@@ -159,7 +159,12 @@ func (t *top) print(ctx context.Context, once bool) error {
 		if err != nil {
 			return err
 		}
-		if err := t.table(t.matching(rows), 0).flush("There is no topic."+t.app.where(), nil); err != nil || once {
+		rows = t.matching(rows)
+		none := "There is no topic." + t.app.where()
+		if len(rows) > 0 {
+			none = "There is no group."
+		}
+		if err := t.table(rows, 0).flush(none, nil); err != nil || once {
 			return err
 		}
 	}

@@ -8,7 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
 // behindStats are two readings of a topic of which one group keeps up, and one falls behind.
@@ -88,4 +90,19 @@ func TestKeysOfTop(t *testing.T) {
 	require.Equal(t, 2, shown.first)
 	press("g")
 	require.True(t, shown.groups)
+}
+
+// A topic without a group has no row with --groups. It is not absent.
+func TestTopWithGroupsTellsNoGroupFromNoTopic(t *testing.T) {
+	t.Parallel()
+	server := redisdelaytest.Start(t)
+	w := newWorld(t, server.Client(), server.Addr())
+	args := []string{"top", "--once", "--groups", "--interval", "100ms"}
+	_, _, said := w.run("", args...)
+	require.Contains(t, said, "There is no topic.")
+	w.publish("orders", "x", "x", redisdelay.DelayKey, "1h")
+	_, _, said = w.run("", args...)
+	require.Contains(t, said, "There is no group.")
+	_, out, _ := w.run("", "top", "--once", "--interval", "100ms")
+	require.Contains(t, out, "orders")
 }
