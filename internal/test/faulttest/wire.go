@@ -87,6 +87,9 @@ func (c *scriptCall) about() (topic, group string) {
 	return "", ""
 }
 
+// The arguments of a nack's messages: where the first one begins, and how many each has.
+const nackFirst, nackStep = 3, 7
+
 // leases returns the IDs and tokens in the call.
 func (c *scriptCall) leases() (ids, tokens []string) {
 	first, step := 2, 2
@@ -100,7 +103,7 @@ func (c *scriptCall) leases() (ids, tokens []string) {
 		}
 		return ids, tokens
 	case "nack":
-		first, step = 3, 7
+		first, step = nackFirst, nackStep
 	case "extend":
 		first = 3
 	}
@@ -135,7 +138,7 @@ func (c *scriptCall) events(base Event) (events []Event) {
 		e.ID, e.Token, e.Of = id, tokens[i], len(ids)
 		if c.script == "nack" {
 			e.Delay = -1 // a dead letter, or an instant instead of a delay
-			switch said := c.args[2+7*i+2]; said {
+			switch said := c.args[nackFirst+nackStep*i+2]; said {
 			case "asked":
 				e.Outcome = "dead"
 			case "late", "unmarshal":
