@@ -59,13 +59,18 @@ local have_suspects = have_deliveries and redis.call('HLEN', suspects) > 0
 if drops then
   redis.call('HLEN', stats)
 end
-local lines
-if kept ~= '' then
+local record = kept ~= '' and histories()
+if record then
   redis.call('XLEN', history)
 end
-
--- Returns the lines of the messages that are settled.
-local function settled_lines()
+if settled < n then
+  take_back(ids, tokens, held)
+end
+if settled == 0 then
+  return 0
+end
+local lines
+if record then
   local records = have_deliveries and redis.call('HMGET', deliveries, unpack(mine)) or {}
   local mine_uuids, mine_tokens, at = {}, {}, 1
   for i = 1, n do
@@ -76,22 +81,11 @@ local function settled_lines()
       mine_uuids[#mine_uuids + 1] = string.sub(uuids, from, at - 1)
     end
   end
-  local lines = lines_of(mine, records, mine_uuids)
+  lines = record.lines_of(mine, records, mine_uuids)
   for i, l in ipairs(lines) do
     l.due, l.first, l.last = read_origin('0 - ' .. with_origin('', records[i], mine_tokens[i], not drops))
     l.by, l.count = by, drops and l.count or l.count + 1
   end
-  return lines
-end
-
-if settled < n then
-  take_back(ids, tokens, held)
-end
-if settled == 0 then
-  return 0
-end
-if kept ~= '' then
-  lines = settled_lines()
 end
 redis.call('ZREM', unack, unpack(mine))
 redis.call('HDEL', leases, unpack(mine))
@@ -106,6 +100,6 @@ if drops then
   redis.call('HINCRBY', stats, 'dropped', settled)
 end
 if lines then
-  keep_lines(history, kept, drops and 'dropped' or 'acked', lines)
+  record.keep(history, kept, drops and 'dropped' or 'acked', lines)
 end
 return settled

@@ -143,7 +143,7 @@ local bounds = recorded and #ids > 0 and whole_bounds()
 local lines = {} -- of occurrences that are taken back
 if bounds then
   redis.call('XLEN', ended)
-  lines = lines_of(ids)
+  lines = histories().lines_of(ids)
   for _, l in ipairs(lines) do
     l.due = redis.call('ZSCORE', pending, l.id)
   end
@@ -178,6 +178,6 @@ if what == 'resume' or what == 'run' then
   end
 end
 if bounds then
-  keep_lines(ended, bounds, 'cancelled', lines)
+  histories().keep(ended, bounds, 'cancelled', lines)
 end
 return {'ok', ms, redis.call('HGET', schedules, name), #ids}

@@ -75,19 +75,20 @@ end
 if not due and #waits == 0 then
   return there and 'late' or 'missing'
 end
+local record = recorded and histories()
 local kept_lines = {} -- by the streams that get them
-if recorded then
+if record then
   redis.call('XLEN', ended)
   local bounds = due and whole_bounds()
   if bounds then
-    kept_lines[1] = {ended, bounds, lines_of({id})}
+    kept_lines[1] = {ended, bounds, record.lines_of({id})}
     kept_lines[1][3][1].due = string.format('%d', due)
   end
   for _, g in ipairs(waits) do
     --@each group g deliveries history name
     local o = read_options(redis.call('HGET', groups, name))
     if o and o.history then
-      kept_lines[#kept_lines + 1] = {history, o.history, lines_of({id}, {redis.call('HGET', deliveries, id)})}
+      kept_lines[#kept_lines + 1] = {history, o.history, record.lines_of({id}, {redis.call('HGET', deliveries, id)})}
     end
   end
 end
@@ -120,5 +121,7 @@ if held > 0 then
   redis.call('RPUSH', kept, nobody .. ':' .. id)
 end
 redis.call('SET', operation, 'ok', 'PX', memory)
-keep_all('cancelled', kept_lines)
+if record then
+  record.keep_all('cancelled', kept_lines)
+end
 return 'ok'

@@ -49,12 +49,13 @@ if #ids == 0 then
   return result
 end
 
-local lines = bounds and lines_of(ids, redis.call('HMGET', deliveries, unpack(ids)))
+local record = bounds and histories()
+local lines = record and record.lines_of(ids, redis.call('HMGET', deliveries, unpack(ids)))
 redis.call('ZREM', dead, unpack(ids))
 redis.call('HDEL', deliveries, unpack(ids))
 forget(ids)
 redis.call('SET', operation, result, 'PX', memory)
 if lines then
-  keep_lines(history, bounds, how, lines)
+  record.keep(history, bounds, how, lines)
 end
 return result

@@ -47,6 +47,7 @@ for g = 1, group_count do
 end
 
 local total, excess = 0, {}
+local record = histories()
 local kept_lines = {} -- by the streams that get them
 for g = 1, group_count do
   if total == budget then break end
@@ -55,7 +56,7 @@ for g = 1, group_count do
 
   local function purge(ids)
     if #ids > 0 then
-      local lines = o.history and lines_of(ids, redis.call('HMGET', deliveries, unpack(ids)))
+      local lines = o.history and record.lines_of(ids, redis.call('HMGET', deliveries, unpack(ids)))
       redis.call('ZREM', dead, unpack(ids))
       redis.call('HDEL', deliveries, unpack(ids))
       forget(ids)
@@ -77,5 +78,5 @@ for g = 1, group_count do
     excess[#excess + 1] = many
   end
 end
-keep_all('purged', kept_lines)
+record.keep_all('purged', kept_lines)
 return {'ok', total, total == budget and 1 or 0, excess}

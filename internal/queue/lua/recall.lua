@@ -122,14 +122,14 @@ end
 -- The first write deletes nothing, or a message. After a deletion, a script may write at maxmemory
 -- too.
 redis.call('ZREM', pending, '')
+local record = histories()
 local kept_lines = {} -- by the streams that get them
 for _, m in ipairs(found) do
   for _, g in ipairs(recorded and m.waits or {}) do
     --@each group g deliveries history name
     local o = read_options(redis.call('HGET', groups, name))
     if o and o.history then
-      local record = redis.call('HGET', deliveries, m.id)
-      kept_lines[#kept_lines + 1] = {history, o.history, lines_of({m.id}, {record})}
+      kept_lines[#kept_lines + 1] = {history, o.history, record.lines_of({m.id}, {redis.call('HGET', deliveries, m.id)})}
     end
   end
   for _, g in ipairs(m.waits) do
@@ -163,5 +163,5 @@ if due then
   schedule(due)
 end
 redis.call('SET', operation, 'ok', 'PX', memory)
-keep_all('cancelled', kept_lines)
+record.keep_all('cancelled', kept_lines)
 return 'ok'
