@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	watermill "github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -222,19 +224,21 @@ func TestAnOperatorSetsAHistoryAndOlderVersionsRefuseTheTopic(t *testing.T) {
 func TestUUIDsAreReadFromTheBodiesOfEachMarshaler(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.keepIn("a", dayLong)
-		long := strings.Repeat("u", 200)
-		for _, c := range []struct{ body, uuid string }{
-			{"\x01\x05abcd\x01", "abcd"},
-			{"\x01\xc9\x01" + long + "\x01", long},
-			{`{"v":1,"uuid":"abcd","metadata":{}}`, "abcd"},
-			{"4 0 abcdpayload", "abcd"},
-			{"of another Marshaler", ""},
-			{strings.Repeat("x", 2<<20), ""},
-		} {
-			w.publish(in(c.body, time.Hour))
-			require.NoError(t, w.topic.Cancel(ctx, byID(w, c.body)))
+		requireUUID := func(body, uuid string) {
+			t.Helper()
+			w.publish(in(body, time.Hour))
+			require.NoError(t, w.topic.Cancel(ctx, byID(w, body)))
 			lines := w.history("")
-			require.Equal(t, c.uuid, lines[len(lines)-1].UUID, fmt.Sprintf("%.40q", c.body))
+			require.Equal(t, uuid, lines[len(lines)-1].UUID, fmt.Sprintf("%.40q", body))
 		}
+		for _, uuid := range []string{"2f8e4a61-94d7-4c52-9b1c-6f0e1d3a5b70", "00000000-0000-0000-0000-00000000000a", "abcd", "", strings.Repeat("u", 200)} {
+			for _, m := range []redisdelay.Marshaler{redisdelay.BinaryMarshaler{}, redisdelay.JSONMarshaler{}, redisdelay.StreamMarshaler{}} {
+				msg := watermill.NewMessage(uuid, []byte("payload"))
+				msg.Metadata.Set("kind", "gift")
+				requireUUID(string(must(m.Marshal("topic", msg))), uuid)
+			}
+		}
+		requireUUID("of another Marshaler", "")
+		requireUUID(strings.Repeat("x", 2<<20), "")
 	})
 }

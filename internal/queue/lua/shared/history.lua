@@ -16,6 +16,10 @@ local function histories()
   local function uuid_of(body)
     if string.byte(body) == 1 then
       local size, from = string.byte(body, 2) or 0, 3
+      if size == 0 then -- it is packed
+        local text = string.gsub(string.sub(body, 3, 18), '.', function(c) return string.format('%02x', string.byte(c)) end)
+        return table.concat({string.sub(text, 1, 8), string.sub(text, 9, 12), string.sub(text, 13, 16), string.sub(text, 17, 20), string.sub(text, 21)}, '-')
+      end
       if size > 127 then
         size, from = size - 128 + (string.byte(body, 3) or 0) * 128, 4
       end
