@@ -10,7 +10,7 @@
 --   dead        zset: id -> ms at which it died
 --   suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
 --   stats       hash: counters and times of the group; only if the messages are dropped, because
---               it was too late for them
+--               it was too late for them, or if the group keeps a history
 --   history     stream: a line of each message that ended; only if the group keeps them
 -- ARGV
 --   drops  flag: the messages are dropped, because it was too late for them
@@ -51,17 +51,17 @@ end
 
 -- Read every key that is written later: one of a wrong type is found before the first write.
 -- An empty key need not be written.
---@use now forget take_back origin history
+--@use forget take_back origin history
 local recorded = redis.call('HLEN', deliveries)
 -- Every dead message has a record, and every suspect. Most often there are no others.
 local have_deliveries = recorded > 0 and recorded > redis.call('ZCARD', dead)
 local have_suspects = have_deliveries and redis.call('HLEN', suspects) > 0
-if drops then
+local record = kept ~= '' and histories()
+if drops or record then
   redis.call('HLEN', stats)
 end
-local record = kept ~= '' and histories()
 if record then
-  redis.call('XLEN', history)
+  record.expect(history)
 end
 if settled < n then
   take_back(ids, tokens, held)
@@ -100,6 +100,6 @@ if drops then
   redis.call('HINCRBY', stats, 'dropped', settled)
 end
 if lines then
-  record.keep(history, kept, drops and 'dropped' or 'acked', lines)
+  record.keep(history, kept, drops and 'dropped' or 'acked', lines, stats)
 end
 return settled

@@ -379,7 +379,7 @@ local bounds = recorded and #replaced > 0 and whole_bounds()
 local record = bounds and histories()
 local lines = {} -- of messages that are replaced
 if record then
-  redis.call('XLEN', ended)
+  record.expect(ended)
   local by = {}
   for _, name in ipairs(named) do
     by[name] = owner[name]
@@ -474,6 +474,6 @@ if n_refused > 0 then
   redis.call('HINCRBY', counters, 'refused_occurrences', n_refused)
 end
 if record then
-  record.keep(ended, bounds, 'replaced', lines)
+  record.keep(ended, bounds, 'replaced', lines, counters)
 end
 return #verdicts > 0 and 'ok ' .. table.concat(verdicts, ' ') or 'ok'
