@@ -129,7 +129,7 @@ end
 redis.call('ZREM', pending, '')
 local kept_lines = {} -- by the streams that get them
 for _, m in ipairs(found) do
-  for _, g in ipairs(recorded and m.waits or {}) do
+  for _, g in ipairs(record and m.waits or {}) do
     --@each group g deliveries history name
     local o = read_options(redis.call('HGET', groups, name))
     if o and o.history then
@@ -167,5 +167,7 @@ if due then
   schedule(due)
 end
 redis.call('SET', operation, 'ok', 'PX', memory)
-record.keep_all('cancelled', kept_lines)
+if record then
+  record.keep_all('cancelled', kept_lines)
+end
 return 'ok'
