@@ -78,10 +78,12 @@ type HistoryChange struct {
 // A History of zero keeps none. Subscribers know of it with their next claim.
 //
 // The first history of a topic marks its layout: programs of a version without histories then
-// refuse the topic with ErrLayout. The mark stays without a history, too. Redis users of publishers,
-// subscribers, schedulers and operators need the commands of a history: see docs/operations.md.
-// Without them nothing else fails, and HistoryFailed counts the lines. Errors wrap ErrInvalidArgument for a wrong History, ErrNotFound, or
-// ErrTopicMode for the group of a Redis Stream.
+// refuse the topic with ErrLayout. The mark stays without a history, too. The Redis users of
+// publishers, subscribers, schedulers and operators need the commands of a history: see
+// docs/operations.md. Without them nothing else fails, and HistoryFailed counts the lines.
+//
+// Errors wrap ErrInvalidArgument for a wrong History, ErrNotFound, or ErrTopicMode for the group of
+// a Redis Stream.
 func (a *Admin) SetHistory(ctx context.Context, topic, group string, history History) (HistoryChange, error) {
 	h := queue.History{For: history.Retention, Max: history.Max}.WithDefaults()
 	var err error
@@ -174,8 +176,8 @@ type Ended struct {
 	ReplacedBy string `json:"replaced_by,omitempty"`
 }
 
-// Took is how long the last delivery took until the message was acked, 0 without one. It counts from
-// when the subscriber took the message in hand, so a wait for the handler is in it.
+// Took is how long the last delivery took until the message was acked, 0 without one. It counts
+// from when the subscriber took the message in hand, so a wait for the handler is in it.
 func (e Ended) Took() time.Duration {
 	if e.LastDelivery.IsZero() || e.How != "acked" {
 		return 0
@@ -220,8 +222,9 @@ func (f HistoryFilter) fits(e queue.Ended) bool {
 type HistoryPage struct {
 	Ended []Ended `json:"ended"`
 
-	// Looked is how many lines were read; the next page may read some of them again. Next is the Cursor of the next page; "" if there is none.
-	// A page may have fewer lines than Limit, and a Next.
+	// Looked is how many lines were read; the next page may read some of them again. Next is the
+	// Cursor of the next page; "" if there is none. A page may have fewer lines than Limit, and a
+	// Next.
 	Looked int    `json:"looked"`
 	Next   string `json:"next,omitempty"`
 }
@@ -242,8 +245,8 @@ func (f HistoryFilter) step(limit, histories int) int {
 }
 
 // History returns messages that ended, the newest first, of groups that keep a history. A group
-// keeps lines only from when it has the setting on, and for as long as it says. A page with a
-// name in its filter reads about 50,000 lines. Errors wrap ErrNotFound if there is no such topic, or
+// keeps lines only from when it has the setting on, and for as long as it says. A page with a name
+// in its filter reads about 50,000 lines. Errors wrap ErrNotFound if there is no such topic, or
 // ErrInvalidArgument for a wrong Cursor.
 func (a *Admin) History(ctx context.Context, topic string, filter HistoryFilter) (page HistoryPage, err error) {
 	from, err := readHistoryCursor(filter.Cursor)

@@ -2,6 +2,7 @@ package admin_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -48,6 +49,9 @@ func TestWhatBecameOfAMessageIsKnown(t *testing.T) {
 		require.True(t, line.FirstDelivery.Before(line.LastDelivery) || line.FirstDelivery.Equal(line.LastDelivery))
 		require.False(t, line.DueAt.IsZero())
 		require.Contains(t, line.String(), "after 2 deliveries")
+		report, err := s.admin.Check(ctx, topic)
+		require.NoError(t, err)
+		require.False(t, slices.ContainsFunc(report.Findings, func(f admin.Finding) bool { return f.Kind == "key" }), "a history expires: %+v", report.Findings)
 		for _, f := range []admin.HistoryFilter{{ID: line.ID}, {UUID: line.UUID}, {Group: "a"}, {From: line.At.Add(-time.Minute), To: line.At.Add(time.Minute)}} {
 			require.Len(t, s.history(t, f), 1, "%+v", f)
 		}

@@ -80,8 +80,8 @@ local function histories()
         'first', l.first, 'last', l.last, 'count', l.count, 'by', l.by, 'at', at)
       failed = failed + ((l.refused or type(added) == 'table') and 1 or 0)
     end
-    -- By default XTRIM removes about 10,000 entries at most, so that a stream would grow with larger
-    -- calls.
+    -- By default XTRIM removes about 10,000 entries at most, so that a stream would grow with
+    -- larger calls.
     local limit = #lines > 5000 and {'LIMIT', 2 * #lines} or {}
     local bounded = {redis.pcall('PEXPIRE', stream, ms), redis.pcall('XTRIM', stream, 'MAXLEN', '~', most, unpack(limit)),
       redis.pcall('XTRIM', stream, 'MINID', '~', string.format('%d', now_ms - ms), unpack(limit))}
