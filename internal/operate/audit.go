@@ -162,8 +162,8 @@ func (v *Violation) key() string {
 	return key
 }
 
-// keys notes which keys exist, and checks their types, and that none expires but streams. If a type is wrong,
-// nothing else can be checked, and whole is false.
+// keys notes which keys exist, and checks their types, and that none expires but streams. If a type
+// is wrong, nothing else can be checked, and whole is false.
 func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err error) {
 	all := a.topic.Keys().All(slices.Concat(a.all, removing))
 	if a.groups.Stream {
