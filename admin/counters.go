@@ -26,6 +26,10 @@ type Counters struct {
 	// Returned counts recurring schedules that came back, because the server's clock was ahead when
 	// they last published. An occurrence since then may have come twice.
 	Returned int `json:"returned"`
+
+	// HistoryFailed counts lines of cancelled and replaced messages that a history lacks, or has
+	// without the UUID or for too long. The Redis user lacked a command: see docs/operations.md.
+	HistoryFailed int `json:"history_failed"`
 }
 
 // GroupCounters is what a consumer group has counted since it was created. The counters only grow.
@@ -76,6 +80,10 @@ type GroupCounters struct {
 	// messages were ready. LimitedFor is for how long messages have waited because of the limit.
 	Limited    int           `json:"limited"`
 	LimitedFor time.Duration `json:"limited_for"`
+
+	// HistoryFailed counts lines that the history of the group lacks, or has without the UUID or
+	// for too long, as Counters.HistoryFailed does.
+	HistoryFailed int `json:"history_failed"`
 
 	// Dead counts the messages that became dead letters.
 	Dead DeadCounters `json:"dead"`

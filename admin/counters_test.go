@@ -78,7 +78,7 @@ func TestCountersAsJSON(t *testing.T) {
 	require.JSONEq(t, `[]`, string(text))
 	text, err = json.Marshal(admin.GroupCounters{LeaseLost: 1, GivenUp: 3, Dead: admin.DeadCounters{Late: 2}})
 	require.NoError(t, err)
-	require.JSONEq(t, `{"delivered":0,"acked":0,"nacked":0,"retried":0,"dropped":0,"skipped":0,"expired":0,"disowned":0,"suspects":0,"lease_lost":1,"given_up":3,"limited":0,"limited_for":"0s",
+	require.JSONEq(t, `{"delivered":0,"acked":0,"nacked":0,"retried":0,"dropped":0,"skipped":0,"expired":0,"disowned":0,"suspects":0,"lease_lost":1,"given_up":3,"limited":0,"limited_for":"0s","history_failed":0,
 		"dead":{"deliveries":0,"lease":0,"asked":0,"late":2,"unmarshal":0,"killed":0},"dead_purged":0}`, string(text))
 	require.Equal(t, 2, admin.DeadCounters{Late: 2}.Total())
 }

@@ -34,6 +34,7 @@ const (
 	Late           ProblemKind = "late"            // consumers do not keep up
 	LimitedNow     ProblemKind = "limited"         // messages wait because of their group's limit
 	DeadLetters    ProblemKind = "dead letters"    // dead letters grow
+	LostHistory    ProblemKind = "lost history"    // a history has gaps, of the last day
 	Suspect        ProblemKind = "suspect"         // a message may end its processes
 
 	StoppedSchedule   ProblemKind = "stopped schedule"   // no program publishes a recurring schedule
@@ -54,7 +55,7 @@ const (
 
 var problemKinds = []ProblemKind{
 	Replica, Unscheduled, SchedulerFault, Behind, StoppedSchedule, PausedNow, PausedSchedule, UnreadGroup, Hung, Late, LimitedNow, DeadLetters, Suspect,
-	MissedOccurrences, WriteFailed, Memory, Eviction, Persistence, Clock, Forbidden, OtherLayout, Unreadable, MissingTopic,
+	MissedOccurrences, LostHistory, WriteFailed, Memory, Eviction, Persistence, Clock, Forbidden, OtherLayout, Unreadable, MissingTopic,
 }
 
 // ProblemKinds returns all kinds of problems, also those that only Deep finds.

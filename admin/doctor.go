@@ -284,6 +284,7 @@ func (d *doctor) topic(f found) {
 		d.add(severity, PausedNow, Problem{Topic: f.name, Group: p.Group, Harm: overdue(delayed(s, p.Group)), Text: strings.ToUpper(text[:1]) + text[1:] + ".",
 			weight: seconds(s.Now.Sub(p.Since)), Mend: tool(append(mend, f.name)...)})
 	}
+	d.histories(f)
 	if len(s.Groups) == 0 && r.ReadyFor > d.options.Late {
 		d.add(Warning, UnreadGroup, Problem{Topic: f.name, weight: s.Waiting, Mend: tool("msg", "ls", f.name),
 			Delete: tool("topics", "rm", f.name), Deletes: "the topic with " + texts.Many(s.Messages, "message"), Text: fmt.Sprintf(

@@ -78,9 +78,12 @@ type HistoryChange struct {
 // A History of zero keeps none. Subscribers know of it with their next claim.
 //
 // The first history of a topic marks its layout: programs of a version without histories then
-// refuse the topic with ErrLayout. The users of subscribers need the commands of a history: see
-// docs/operations.md. Errors wrap ErrInvalidArgument for a wrong History, ErrNotFound, or
-// ErrTopicMode for the group of a Redis Stream.
+// refuse the topic with ErrLayout. The mark stays without a history, too. The Redis users of
+// publishers, subscribers, schedulers and operators need the commands of a history: see
+// docs/operations.md. Without them nothing else fails, and HistoryFailed counts the lines.
+//
+// Errors wrap ErrInvalidArgument for a wrong History, ErrNotFound, or ErrTopicMode for the group of
+// a Redis Stream.
 func (a *Admin) SetHistory(ctx context.Context, topic, group string, history History) (HistoryChange, error) {
 	h := queue.History{For: history.Retention, Max: history.Max}.WithDefaults()
 	var err error
@@ -158,7 +161,7 @@ type Ended struct {
 
 	// DueAt is when the message was due at first, also if it was retried later. It is zero if its
 	// first delivery was before the group had a history. FirstDelivery and LastDelivery are when
-	// deliveries began.
+	// a subscriber took the message in hand: it may have waited there for its handler.
 	DueAt         time.Time `json:"due_at"`
 	FirstDelivery time.Time `json:"first_delivery"`
 	LastDelivery  time.Time `json:"last_delivery"`
@@ -173,7 +176,8 @@ type Ended struct {
 	ReplacedBy string `json:"replaced_by,omitempty"`
 }
 
-// Took is how long the last delivery took until the message ended, 0 without one.
+// Took is how long the last delivery took until the message was acked, 0 without one. It counts
+// from when the subscriber took the message in hand, so a wait for the handler is in it.
 func (e Ended) Took() time.Duration {
 	if e.LastDelivery.IsZero() || e.How != "acked" {
 		return 0
@@ -218,21 +222,31 @@ func (f HistoryFilter) fits(e queue.Ended) bool {
 type HistoryPage struct {
 	Ended []Ended `json:"ended"`
 
-	// Looked is how many lines were read. Next is the Cursor of the next page; "" if there is none.
-	// A page may have fewer lines than Limit, and a Next.
+	// Looked is how many lines were read; the next page may read some of them again. Next is the
+	// Cursor of the next page; "" if there is none. A page may have fewer lines than Limit, and a
+	// Next.
 	Looked int    `json:"looked"`
 	Next   string `json:"next,omitempty"`
 }
 
-// Steps of History: lines that one call reads, and that a page reads at most.
+// Steps of History: lines that one call reads at most, and about how many a page reads.
 const (
 	historyStep  = 1000
 	historyReach = 50_000
 )
 
+// step returns how many lines a call reads of each of some histories. Without a name each line that
+// is read is in the page or tells that there are more.
+func (f HistoryFilter) step(limit, histories int) int {
+	if f.ID == "" && f.UUID == "" && f.DelayID == "" {
+		return min(limit+1, historyStep)
+	}
+	return max(min(historyReach/2/max(histories, 1), historyStep), 10)
+}
+
 // History returns messages that ended, the newest first, of groups that keep a history. A group
-// keeps lines only from when it has the setting on, and for as long as it says. A page reads 50,000
-// lines at most, in steps of 1,000. Errors wrap ErrNotFound if there is no such topic, or
+// keeps lines only from when it has the setting on, and for as long as it says. A page with a name
+// in its filter reads about 50,000 lines. Errors wrap ErrNotFound if there is no such topic, or
 // ErrInvalidArgument for a wrong Cursor.
 func (a *Admin) History(ctx context.Context, topic string, filter HistoryFilter) (page HistoryPage, err error) {
 	from, err := readHistoryCursor(filter.Cursor)
@@ -241,10 +255,12 @@ func (a *Admin) History(ctx context.Context, topic string, filter HistoryFilter)
 		streams, err = a.endings(ctx, topic, filter, from)
 	}
 	limit := min(cmp.Or(max(filter.Limit, 0), 100), 1000)
-	for err == nil {
+	step := filter.step(limit, len(streams))
+	for merged := 0; err == nil; merged++ {
 		var next *endings
 		for _, s := range streams {
-			if err = s.fill(ctx); err != nil {
+			read, fault := s.fill(ctx, step)
+			if page.Looked, err = page.Looked+read, fault; err != nil {
 				break
 			}
 			if len(s.lines) > 0 && (next == nil || s.before(next)) {
@@ -254,13 +270,12 @@ func (a *Admin) History(ctx context.Context, topic string, filter HistoryFilter)
 		if err != nil || next == nil {
 			break
 		}
-		if len(page.Ended) == limit || page.Looked >= historyReach {
+		if len(page.Ended) == limit || merged > 0 && page.Looked >= historyReach {
 			page.Next = from.String()
 			break
 		}
 		line := next.lines[0]
 		next.lines = next.lines[1:]
-		page.Looked++
 		from = historyCursor{entry: line.Entry, stream: next.name}
 		if filter.fits(line) {
 			page.Ended = append(page.Ended, next.ended(topic, line))
@@ -358,20 +373,20 @@ func (s *endings) before(other *endings) bool {
 	return milliseconds(s.lines[0].Entry) > milliseconds(other.lines[0].Entry)
 }
 
-// fill reads on if no line is left.
-func (s *endings) fill(ctx context.Context) error {
+// fill reads on if no line is left, and returns how many lines it read.
+func (s *endings) fill(ctx context.Context, step int) (read int, err error) {
 	if len(s.lines) > 0 || s.nobody {
-		return nil
+		return 0, nil
 	}
-	lines, err := s.topic.EndedBefore(ctx, s.group, s.next, s.after, historyStep)
+	lines, err := s.topic.EndedBefore(ctx, s.group, s.next, s.after, step)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	s.lines, s.nobody = lines, len(lines) < historyStep
+	s.lines, s.nobody = lines, len(lines) < step
 	if len(lines) > 0 {
 		s.next = lines[len(lines)-1].Entry
 	}
-	return nil
+	return len(lines), nil
 }
 
 // ended returns a line as operators see it.

@@ -2,6 +2,7 @@ package admin_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/testkit"
 )
 
@@ -47,6 +49,9 @@ func TestWhatBecameOfAMessageIsKnown(t *testing.T) {
 		require.True(t, line.FirstDelivery.Before(line.LastDelivery) || line.FirstDelivery.Equal(line.LastDelivery))
 		require.False(t, line.DueAt.IsZero())
 		require.Contains(t, line.String(), "after 2 deliveries")
+		report, err := s.admin.Check(ctx, topic)
+		require.NoError(t, err)
+		require.False(t, slices.ContainsFunc(report.Findings, func(f admin.Finding) bool { return f.Kind == "key" }), "a history expires: %+v", report.Findings)
 		for _, f := range []admin.HistoryFilter{{ID: line.ID}, {UUID: line.UUID}, {Group: "a"}, {From: line.At.Add(-time.Minute), To: line.At.Add(time.Minute)}} {
 			require.Len(t, s.history(t, f), 1, "%+v", f)
 		}
@@ -68,7 +73,10 @@ func TestHistoryIsReadPageByPage(t *testing.T) {
 		}
 		eventually(t, func() bool { return len(s.history(t, admin.HistoryFilter{})) == 2*many }, "all lines")
 		require.Equal(t, s.history(t, admin.HistoryFilter{Limit: 1000}), s.history(t, admin.HistoryFilter{Limit: 7}), "each line is in one page")
-		_, err := s.admin.History(ctx, topic, admin.HistoryFilter{Cursor: "x"})
+		page, err := s.admin.History(ctx, topic, admin.HistoryFilter{Limit: 5})
+		require.NoError(t, err)
+		require.Equal(t, 2*6, page.Looked, "no more than the page needs")
+		_, err = s.admin.History(ctx, topic, admin.HistoryFilter{Cursor: "x"})
 		require.ErrorIs(t, err, admin.ErrInvalidArgument)
 		_, err = s.admin.History(ctx, "none", admin.HistoryFilter{})
 		require.ErrorIs(t, err, admin.ErrNotFound)
@@ -94,5 +102,28 @@ func TestAnOperatorSetsAHistoryThatSubscribersKeep(t *testing.T) {
 		require.ErrorContains(t, err, "Max is -1, must be from 1")
 		_, err = s.admin.SetHistory(ctx, topic, "none", admin.History{Retention: time.Hour})
 		require.ErrorIs(t, err, admin.ErrNotFound)
+	})
+}
+
+func TestDoctorTellsOfAHistoryWithGaps(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		s.register(t, "a")
+		stats := queue.NewKeys(s.Prefix, topic).Stats("a")
+		ask := func(ago time.Duration) []string {
+			require.NoError(t, s.Client.HSet(ctx, stats, "history_failed", 3, "history_failed_at", time.Now().Add(-ago).UnixMilli()).Err())
+			d, err := s.admin.Diagnose(ctx, admin.DiagnoseOptions{Topics: []string{topic}})
+			require.NoError(t, err)
+			var said []string
+			for _, p := range ofKind(d.Problems, admin.LostHistory) {
+				said = append(said, p.Text)
+			}
+			return said
+		}
+		said := ask(time.Minute)
+		require.Len(t, said, 1)
+		require.Contains(t, said[0], `3 lines of the history of group "a" of topic`)
+		require.Contains(t, said[0], "lacks one of +hstrlen +pexpire +xadd +xlen +xtrim")
+		require.Empty(t, ask(25*time.Hour))
+		require.Equal(t, 3, s.group(t, "a").Counters.HistoryFailed)
 	})
 }

@@ -47,6 +47,7 @@ var aspects = map[ProblemKind]aspect{
 	StoppedSchedule:   {Delays, "Recurring schedules of %s are not published", "topic"},
 	PausedSchedule:    {Idle, "Recurring schedules of %s are paused", "topic"},
 	MissedOccurrences: {Loses, "Occurrences of recurring schedules of %s were missed", "topic"},
+	LostHistory:       {Idle, "There are %s with gaps", "history"},
 	Replica:           {Delays, "There are %s that are replicas", "server"},
 	Memory:            {Idle, "There are %s that are almost full", "server"},
 	Eviction:          {Idle, "There are %s that may evict keys", "server"},

@@ -77,11 +77,14 @@ func endedBy(e admin.Ended) string {
 }
 
 // endedMessage returns the page of a message that is not there any more, or nil if no history has
-// it.
-func (d *Dashboard) endedMessage(c *call, topic, name string) *view {
+// it among its newest lines.
+func (d *Dashboard) endedMessage(c *call, topic, name string) (*view, error) {
 	page, err := d.readEnded(c.ctx, topic, name, "")
+	for more := 0; more < 4 && err == nil && len(page.Ended) == 0 && page.Next != ""; more++ {
+		page, err = d.readEnded(c.ctx, topic, name, page.Next)
+	}
 	if err != nil || len(page.Ended) == 0 {
-		return nil
+		return nil, err
 	}
 	last := page.Ended[0]
 	p := &messagePage{Topic: topic, Gone: true, Published: published(last.ID),
@@ -119,5 +122,5 @@ func (d *Dashboard) endedMessage(c *call, topic, name string) *view {
 		p.Events = append(p.Events, ended)
 	}
 	crumbs := []crumb{{"Topics", d.address("/")}, {topic, d.address("/topic", "t", topic)}, {"Ended messages", d.address("/ended", "t", topic)}}
-	return &view{Title: "Message " + cmp.Or(last.ID, name), Crumbs: crumbs, Now: d.sweep.now(), Data: p}
+	return &view{Title: "Message " + cmp.Or(last.ID, name), Crumbs: crumbs, Now: d.sweep.now(), Data: p}, nil
 }

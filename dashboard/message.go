@@ -74,8 +74,12 @@ func (d *Dashboard) message(c *call) (*view, error) {
 		}
 	}
 	if errors.Is(err, admin.ErrNotFound) || errors.Is(err, admin.ErrTooLate) {
-		if gone := d.endedMessage(c, topic, cmp.Or(id, strings.TrimSpace(c.q("name")))); gone != nil {
+		gone, fault := d.endedMessage(c, topic, cmp.Or(id, strings.TrimSpace(c.q("name"))))
+		if gone != nil {
 			return gone, nil
+		}
+		if fault != nil {
+			err = fmt.Errorf("%w; what became of it is not known: %v", err, fault)
 		}
 	}
 	if err != nil {

@@ -27,7 +27,7 @@ func (a *app) historyCommand() *cobra.Command {
 	c := &cobra.Command{Use: "history TOPIC", Short: "messages that ended: acked, dropped, cancelled, replaced or deleted", Args: cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeTopic,
 		Long: `Prints what became of messages, newest first: when they were due and delivered, how often, how they ended, and which process
-acked them. It has only what a group keeps: its subscribers or "groups history" turn that on. It has no payloads.`,
+acked them. A delivery begins when a subscriber takes the message in hand. It has only what a group keeps: its subscribers or "groups history" turn that on. It has no payloads.`,
 		Example: "  redisdelay history orders --delay-id \"order 4711\"\n  redisdelay history orders --group billing --since 20h --json",
 		RunE:    a.runs(func(ctx context.Context, args []string) error { return a.history(ctx, args[0], f) })}
 	flags := c.Flags()
@@ -67,6 +67,10 @@ func (a *app) history(ctx context.Context, topic string, f historyFlags) error {
 		}
 	}
 	t := a.out.table("ENDED", "HOW", "GROUP", "ID", "DELAY ID", "DUE", "DELIVERED", "DELIVERIES", "TOOK", "BY")
+	f.filter.Limit = 1000
+	if f.limit > 0 {
+		f.filter.Limit = min(f.limit+1, 1000)
+	}
 	looked, shown, more := 0, 0, false
 	for !more {
 		page, err := operator.History(ctx, topic, f.filter)
@@ -85,7 +89,7 @@ func (a *app) history(ctx context.Context, topic string, f historyFlags) error {
 			break
 		}
 	}
-	none := fmt.Sprintf("Nothing of that is among the %s in the history of topic %q.", texts.Many(looked, "message"), topic)
+	none := fmt.Sprintf("Nothing of that is in the history of topic %q.", topic)
 	switch {
 	case len(kept) == 0:
 		none = fmt.Sprintf("No group of topic %q keeps a history; turn it on: %s", topic, commandLine("groups", "history", topic, "GROUP", "--keep", "24h"))
@@ -148,8 +152,12 @@ func (a *app) showEnded(ctx context.Context, operator *admin.Admin, topic, name 
 		filters = []admin.HistoryFilter{byDelayID, byUUID}
 	}
 	for _, f := range filters {
-		page, err := operator.History(ctx, topic, f)
-		if err != nil || len(page.Ended) == 0 {
+		page, err := firstEnded(ctx, operator, topic, f)
+		if err != nil { // the user may not read the history
+			a.out.note("What became of the message is not known: %v", err)
+			return missing
+		}
+		if len(page.Ended) == 0 {
 			continue
 		}
 		last := page.Ended[0]
@@ -163,6 +171,16 @@ func (a *app) showEnded(ctx context.Context, operator *admin.Admin, topic, name 
 		return nil
 	}
 	return missing
+}
+
+// firstEnded returns the first page of a history that has a message, or the last one.
+func firstEnded(ctx context.Context, operator *admin.Admin, topic string, f admin.HistoryFilter) (page admin.HistoryPage, err error) {
+	for {
+		page, err = operator.History(ctx, topic, f)
+		if f.Cursor = page.Next; err != nil || len(page.Ended) > 0 || page.Next == "" {
+			return page, err
+		}
+	}
 }
 
 func (a *app) sayEnded(m endedMessage) {

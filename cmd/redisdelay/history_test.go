@@ -10,6 +10,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // "What became of order 4711?" is one command, by each of its names.
@@ -60,6 +61,13 @@ func TestWhatBecameOfAMessageIsOneCommand(t *testing.T) {
 	status, _, said := w.run("", "msg", "get", "orders", "order 4713")
 	require.NotZero(t, status)
 	require.Contains(t, said, "not found")
+
+	history := queue.NewKeys(redisdelay.DefaultKeyPrefix, "orders").History("billing")
+	require.NoError(t, w.client.Rename(t.Context(), history, history+":away").Err())
+	require.NoError(t, w.client.Set(t.Context(), history, "x", 0).Err())
+	status, _, said = w.run("", "msg", "get", "orders", line.ID)
+	require.NotZero(t, status)
+	require.Contains(t, said, "What became of the message is not known: ")
 }
 
 func TestWrongHistoriesAreRefusedByTheirFlags(t *testing.T) {

@@ -357,8 +357,8 @@ func deniedTo(t *testing.T, owner redis.UniversalClient, user string) (denied []
 var redisRows = []string{
 	"`Publisher.Publish`, `publish`", "`Subscriber.Subscribe`", "`tail`", "`schedule`",
 	"`topics TOPIC`, `groups ls`, `msg ls`, `dead ls`, `dead export`, `dead reasons`, `msg get`, `find`, `upcoming`",
-	"`topics`, `groups idle`, `top`, `workers`, `check`, `audit`, `schedules ls`, `schedules show`, `doctor`", "`metrics`, `ui`",
-	"`pause`, `resume`, `msg now`, `msg reschedule`, `msg cancel`, `msg kill`, `dead requeue`, `dead purge`, `dead move`, `groups rm`, `groups limit`, `topics rm`",
+	"`topics`, `groups idle`, `top`, `workers`, `check`, `audit`, `history`, `schedules ls`, `schedules show`, `doctor`", "`metrics`, `ui`",
+	"`pause`, `resume`, `msg now`, `msg reschedule`, `msg cancel`, `msg kill`, `dead requeue`, `dead purge`, `dead move`, `groups rm`, `groups limit`, `groups history`, `topics rm`",
 	"`schedules pause`, `schedules resume`, `schedules run`, `schedules rm`, `partitions set`, `repair`",
 	"`CLIENT PAUSE`, `CLIENT KILL`, `CLIENT LIST`, `KEYS`, `SCAN`, `FLUSHALL`, `FLUSHDB`, `CONFIG GET`, `CONFIG SET`, `ACL LIST`, `MONITOR`, `SHUTDOWN`, `SCRIPT FLUSH`, `SCRIPT KILL`, `REPLICAOF`",
 	"`GET of another key`, `EVAL of another key`, `EVAL of a hidden key`, `PUBLISH on another channel`",

@@ -162,8 +162,8 @@ func (v *Violation) key() string {
 	return key
 }
 
-// keys notes which keys exist, and checks their types, and that none expires. If a type is wrong,
-// nothing else can be checked, and whole is false.
+// keys notes which keys exist, and checks their types, and that none expires but streams. If a type
+// is wrong, nothing else can be checked, and whole is false.
 func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err error) {
 	all := a.topic.Keys().All(slices.Concat(a.all, removing))
 	if a.groups.Stream {
@@ -199,7 +199,8 @@ func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err er
 				whole = whole && key == a.topic.Name // the rest needs no stream
 				a.report(Violation{Fault: FaultKey, Detail: fmt.Sprintf("%s is a %s, not a %s", key, typ, want)})
 			}
-			if ends[i].Val() >= 0 && key != a.topic.Name { // the stream is the user's, who may let it expire
+			// Histories expire, and the stream of a topic is the user's, who may let it expire.
+			if ends[i].Val() >= 0 && queue.TypeOf(key) != "stream" {
 				a.report(Violation{Fault: FaultKey, name: key, Detail: key + " expires"})
 			}
 		}

@@ -19,13 +19,14 @@ const (
 	Killed       Cause = "killed"     // an operator killed it
 )
 
-// TopicCounters are the fields of a topic's stats: counters, and returned_at, a time.
-var TopicCounters = []string{"published", "replaced", "left_out", "refused_full", "refused_occurrences", "returned", "returned_at"}
+// TopicCounters are the fields of a topic's stats: counters, and times.
+var TopicCounters = []string{"published", "replaced", "left_out", "refused_full", "refused_occurrences", "returned", "returned_at",
+	"history_failed", "history_failed_at"}
 
 // GroupCounters are the fields of a group's stats that are counters for operators. Package admin
 // has a field for each, of the same name in JSON.
 var GroupCounters = func() []string {
-	fields := []string{"acked", "nacked", "retried", "dropped", "expired", "disowned", "suspects", "lease_lost", "given_up", "dead_purged", "skipped", "limited", "limited_ms"}
+	fields := []string{"acked", "nacked", "retried", "dropped", "expired", "disowned", "suspects", "lease_lost", "given_up", "dead_purged", "skipped", "limited", "limited_ms", "history_failed"}
 	for _, cause := range []Cause{LastDelivery, LeaseExpired, Asked, TooLate, Unreadable, Killed} {
 		fields = append(fields, "dead_"+string(cause))
 	}

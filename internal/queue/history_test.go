@@ -6,8 +6,11 @@ import (
 	"testing"
 	"time"
 
+	watermill "github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -222,19 +225,104 @@ func TestAnOperatorSetsAHistoryAndOlderVersionsRefuseTheTopic(t *testing.T) {
 func TestUUIDsAreReadFromTheBodiesOfEachMarshaler(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.keepIn("a", dayLong)
-		long := strings.Repeat("u", 200)
-		for _, c := range []struct{ body, uuid string }{
-			{"\x01\x05abcd\x01", "abcd"},
-			{"\x01\xc9\x01" + long + "\x01", long},
-			{`{"v":1,"uuid":"abcd","metadata":{}}`, "abcd"},
-			{"4 0 abcdpayload", "abcd"},
-			{"of another Marshaler", ""},
-			{strings.Repeat("x", 2<<20), ""},
-		} {
-			w.publish(in(c.body, time.Hour))
-			require.NoError(t, w.topic.Cancel(ctx, byID(w, c.body)))
+		requireUUID := func(body, uuid string) {
+			t.Helper()
+			w.publish(in(body, time.Hour))
+			require.NoError(t, w.topic.Cancel(ctx, byID(w, body)))
 			lines := w.history("")
-			require.Equal(t, c.uuid, lines[len(lines)-1].UUID, fmt.Sprintf("%.40q", c.body))
+			require.Equal(t, uuid, lines[len(lines)-1].UUID, fmt.Sprintf("%.40q", body))
+		}
+		for _, uuid := range []string{"2f8e4a61-94d7-4c52-9b1c-6f0e1d3a5b70", "00000000-0000-0000-0000-00000000000a", "abcd", "", strings.Repeat("u", 200)} {
+			for _, m := range []redisdelay.Marshaler{redisdelay.BinaryMarshaler{}, redisdelay.JSONMarshaler{}, redisdelay.StreamMarshaler{}} {
+				msg := watermill.NewMessage(uuid, []byte("payload"))
+				msg.Metadata.Set("kind", "gift")
+				requireUUID(string(must(m.Marshal("topic", msg))), uuid)
+			}
+		}
+		requireUUID("of another Marshaler", "")
+		requireUUID(strings.Repeat("x", 2<<20), "")
+	})
+}
+
+// A user who lacks the commands of a history has each call succeed, and what fails is counted.
+func TestAHistoryFailsNoCallOfAUserWithoutItsCommands(t *testing.T) {
+	onReal(t, func(t *testing.T, w *world) {
+		w.keepIn("a", dayLong)
+		user := fmt.Sprint("user", time.Now().UnixNano())
+		owner := w.Client
+		require.NoError(t, owner.Do(ctx, "ACL", "SETUSER", user, "on", ">secret", "~*", "&*", "+@all", "-hstrlen", "-pexpire", "-xadd", "-xlen", "-xtrim").Err())
+		t.Cleanup(func() { owner.Do(ctx, "ACL", "DELUSER", user) })
+		o := *owner.(*redis.Client).Options()
+		o.Username, o.Password = user, "secret"
+		plain := redis.NewClient(&o)
+		t.Cleanup(func() { _ = plain.Close() })
+		w.Client, w.topic = plain, topicOf(plain, w.Prefix, "topic")
+
+		w.publish(in("cancelled", time.Hour), in("old", time.Hour).with(queue.Options{DelayID: "n"}))
+		require.NoError(t, w.topic.Cancel(ctx, byID(w, "cancelled")))
+		w.publish(in("new", time.Hour).with(queue.Options{DelayID: "n"}))
+		require.Equal(t, "2", owner.HGet(ctx, w.keys.Counters(), "history_failed").Val())
+
+		w.publishNow("acked", "deleted", "purged")
+		s := w.sub("a")
+		require.Equal(t, 1, s.ack(s.keeping(1)...))
+		s.nack(failed(s.keeping(1)[0], dead))
+		s.nack(failed(s.keeping(1)[0], dead))
+		require.Equal(t, 1, must(w.topic.Group("a").Discard(ctx, []string{w.id["deleted"]})))
+		w.travel(2 * time.Hour)
+		_, _, err := w.topic.Purge(ctx)
+		require.NoError(t, err)
+		require.Equal(t, "3", owner.HGet(ctx, w.keys.Stats("a"), "history_failed").Val())
+		require.Zero(t, owner.Exists(ctx, w.keys.History("a"), w.keys.Ended()).Val())
+	})
+}
+
+func TestALargeCallLeavesAHistoryWithinItsBounds(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.keepIn("a", queue.History{For: time.Hour, Max: 100})
+		w.replace(300)
+		require.Len(t, w.history(""), 100)
+		require.Equal(t, w.id["299 of 0"], w.history("")[99].ID, "the newest stay")
+	})
+}
+
+func TestALargeHistoryStaysWithinItsBounds(t *testing.T) {
+	onReal(t, func(t *testing.T, w *world) {
+		w.keepIn("a", queue.History{For: time.Hour, Max: 12_000})
+		w.replace(12_000, 12_000, 12_000)
+		require.LessOrEqual(t, w.Client.XLen(ctx, w.keys.Ended()).Val(), int64(12_100))
+	})
+}
+
+// replace publishes so many messages with delay IDs, and replaces them.
+func (w *world) replace(sizes ...int) {
+	w.t.Helper()
+	for call := range len(sizes) + 1 {
+		messages := make([]message, sizes[max(call-1, 0)])
+		for i := range messages {
+			messages[i] = in(fmt.Sprintf("%d of %d", i, call), time.Hour).with(queue.Options{DelayID: fmt.Sprint("n", i)})
+		}
+		w.publish(messages...)
+	}
+}
+
+func TestAKilledMessageKeepsItsTimes(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.keepIn("a", dayLong)
+		w.publishNow("in hand")
+		leased := w.sub("a").keeping(1)[0]
+		w.publish(in("waiting", time.Hour))
+		w.publishNow("ready")
+		for i, name := range []string{"in hand", "waiting", "ready"} {
+			w.kill("a", name)
+			require.Equal(t, 1, must(w.topic.Group("a").Discard(ctx, []string{w.id[name]})))
+			line := w.history("a")[i]
+			require.False(t, line.Due.IsZero(), name)
+			if name == "in hand" {
+				require.Equal(t, leased.Due, line.Due)
+				require.Equal(t, queue.LeasedAt(leased.Token), line.First)
+				require.Equal(t, line.First, line.Last)
+			}
 		}
 	})
 }

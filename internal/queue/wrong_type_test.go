@@ -392,6 +392,16 @@ func unused(name, key string, k queue.Keys) bool {
 	if slices.Contains(histories, key) || readGroups {                                                           // remove deletes one of any type
 		return true
 	}
+	switch script { // only with a history
+	case "cancel", "recall":
+		if key == k.Counters() {
+			return true
+		}
+	case "discard":
+		if strings.HasPrefix(key, strings.TrimSuffix(k.Stats("a"), "a")) {
+			return true
+		}
+	}
 	switch script {
 	case "claim", "promote", "release", "expire":
 		if slices.Contains(limits, key) {

@@ -10,7 +10,7 @@
 --   dead        zset: id -> ms at which it died
 --   suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
 --   stats       hash: counters and times of the group; only if the messages are dropped, because
---               it was too late for them
+--               it was too late for them, or if the group keeps a history
 --   history     stream: a line of each message that ended; only if the group keeps them
 -- ARGV
 --   drops  flag: the messages are dropped, because it was too late for them
@@ -51,21 +51,26 @@ end
 
 -- Read every key that is written later: one of a wrong type is found before the first write.
 -- An empty key need not be written.
---@use now forget take_back origin history
+--@use forget take_back origin history
 local recorded = redis.call('HLEN', deliveries)
 -- Every dead message has a record, and every suspect. Most often there are no others.
 local have_deliveries = recorded > 0 and recorded > redis.call('ZCARD', dead)
 local have_suspects = have_deliveries and redis.call('HLEN', suspects) > 0
-if drops then
+local record = kept ~= '' and histories()
+if drops or record then
   redis.call('HLEN', stats)
 end
-local lines
-if kept ~= '' then
-  redis.call('XLEN', history)
+if record then
+  record.expect(history)
 end
-
--- Returns the lines of the messages that are settled.
-local function settled_lines()
+if settled < n then
+  take_back(ids, tokens, held)
+end
+if settled == 0 then
+  return 0
+end
+local lines
+if record then
   local records = have_deliveries and redis.call('HMGET', deliveries, unpack(mine)) or {}
   local mine_uuids, mine_tokens, at = {}, {}, 1
   for i = 1, n do
@@ -76,22 +81,11 @@ local function settled_lines()
       mine_uuids[#mine_uuids + 1] = string.sub(uuids, from, at - 1)
     end
   end
-  local lines = lines_of(mine, records, mine_uuids)
+  lines = record.lines_of(mine, records, mine_uuids)
   for i, l in ipairs(lines) do
     l.due, l.first, l.last = read_origin('0 - ' .. with_origin('', records[i], mine_tokens[i], not drops))
     l.by, l.count = by, drops and l.count or l.count + 1
   end
-  return lines
-end
-
-if settled < n then
-  take_back(ids, tokens, held)
-end
-if settled == 0 then
-  return 0
-end
-if kept ~= '' then
-  lines = settled_lines()
 end
 redis.call('ZREM', unack, unpack(mine))
 redis.call('HDEL', leases, unpack(mine))
@@ -106,6 +100,6 @@ if drops then
   redis.call('HINCRBY', stats, 'dropped', settled)
 end
 if lines then
-  keep_lines(history, kept, drops and 'dropped' or 'acked', lines)
+  record.keep(history, kept, drops and 'dropped' or 'acked', lines, stats)
 end
 return settled

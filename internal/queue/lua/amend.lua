@@ -140,10 +140,11 @@ if r and r.ends > 0 then
 end
 
 local bounds = recorded and #ids > 0 and whole_bounds()
+local record = bounds and histories()
 local lines = {} -- of occurrences that are taken back
-if bounds then
-  redis.call('XLEN', ended)
-  lines = lines_of(ids)
+if record then
+  record.expect(ended)
+  lines = record.lines_of(ids)
   for _, l in ipairs(lines) do
     l.due = redis.call('ZSCORE', pending, l.id)
   end
@@ -177,7 +178,7 @@ if what == 'resume' or what == 'run' then
     post(address)
   end
 end
-if bounds then
-  keep_lines(ended, bounds, 'cancelled', lines)
+if record then
+  record.keep(ended, bounds, 'cancelled', lines, counters)
 end
 return {'ok', ms, redis.call('HGET', schedules, name), #ids}

@@ -11,6 +11,7 @@
 --   operation  string: the result of an earlier run of this call, expiring
 --   kept       list: the ready list of the window, if the set has one
 --   groups     hash: group -> options
+--   counters   hash: counters of the topic
 --   ended      stream: a line of each message that ended before a group had it
 -- KEYS of each group
 --   retry       zset: id -> due ms
@@ -58,12 +59,13 @@ local left = tonumber(redis.call('HGET', refs, id) or 1)
 local there = redis.call('HEXISTS', messages, id) == 1
 redis.call('HLEN', names)
 redis.call('ZCARD', taken)
+local record = recorded and histories()
 local waits = {}
 for g = 1, group_count do
   --@each group g retry deliveries history
   redis.call('HLEN', deliveries)
-  if recorded then
-    redis.call('XLEN', history)
+  if record then
+    record.expect(history)
   end
   if redis.call('ZSCORE', retry, id) then
     waits[#waits + 1] = g
@@ -76,18 +78,19 @@ if not due and #waits == 0 then
   return there and 'late' or 'missing'
 end
 local kept_lines = {} -- by the streams that get them
-if recorded then
-  redis.call('XLEN', ended)
+if record then
+  record.expect(ended)
+  redis.call('HLEN', counters)
   local bounds = due and whole_bounds()
   if bounds then
-    kept_lines[1] = {ended, bounds, lines_of({id})}
+    kept_lines[1] = {ended, bounds, record.lines_of({id}), counters}
     kept_lines[1][3][1].due = string.format('%d', due)
   end
   for _, g in ipairs(waits) do
     --@each group g deliveries history name
     local o = read_options(redis.call('HGET', groups, name))
     if o and o.history then
-      kept_lines[#kept_lines + 1] = {history, o.history, lines_of({id}, {redis.call('HGET', deliveries, id)})}
+      kept_lines[#kept_lines + 1] = {history, o.history, record.lines_of({id}, {redis.call('HGET', deliveries, id)}), counters}
     end
   end
 end
@@ -120,5 +123,7 @@ if held > 0 then
   redis.call('RPUSH', kept, nobody .. ':' .. id)
 end
 redis.call('SET', operation, 'ok', 'PX', memory)
-keep_all('cancelled', kept_lines)
+if record then
+  record.keep_all('cancelled', kept_lines)
+end
 return 'ok'

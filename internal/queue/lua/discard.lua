@@ -8,6 +8,7 @@
 --   deliveries  hash: id -> "count flag delayed_for reason"
 --   operation   string: the result of an earlier run of this call, expiring
 --   groups      hash: group -> options
+--   stats       hash: counters and times of the group
 --   history     stream: a line of each message that ended
 -- ARGV
 --   memory  text: ms for which the result is remembered
@@ -19,7 +20,7 @@
 -- Returns a text with one digit for each id: 1 if it was dead, 0 if it was not or came before.
 -- Twice: the second run returns the remembered result of the first.
 
---@use now group_options origin history
+--@use group_options origin history
 
 local before = redis.call('GET', operation)
 if before then
@@ -31,8 +32,10 @@ end
 redis.call('HLEN', deliveries)
 local o = read_options(redis.call('HGET', groups, group))
 local bounds = o and o.history
-if bounds then
-  redis.call('XLEN', history)
+local record = bounds and histories()
+if record then
+  redis.call('HLEN', stats)
+  record.expect(history)
 end
 local ids, seen, result = {}, {}, {}
 for i = 1, message_count do
@@ -49,12 +52,12 @@ if #ids == 0 then
   return result
 end
 
-local lines = bounds and lines_of(ids, redis.call('HMGET', deliveries, unpack(ids)))
+local lines = record and record.lines_of(ids, redis.call('HMGET', deliveries, unpack(ids)))
 redis.call('ZREM', dead, unpack(ids))
 redis.call('HDEL', deliveries, unpack(ids))
 forget(ids)
 redis.call('SET', operation, result, 'PX', memory)
 if lines then
-  keep_lines(history, bounds, how, lines)
+  record.keep(history, bounds, how, lines, stats)
 end
 return result

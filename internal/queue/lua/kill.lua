@@ -49,7 +49,7 @@
 -- Twice: the second run returns the remembered result of the first.
 
 
---@use now post grace schedule wake id_length group_options keeps note freed
+--@use now post grace schedule wake id_length group_options keeps note freed origin
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
@@ -89,15 +89,22 @@ if not there then
   return {'missing'}
 end
 
--- Makes a dead letter of the message in a group.
-local function bury(g)
+-- Makes a dead letter of the message in a group. lease is its token if the group has one, else
+-- ":0:<ms>" with when it was due, or nil.
+local function bury(g, lease)
   --@each group g dead deliveries stats
-  local count, flag, delayed_for = string.match(redis.call('HGET', deliveries, id) or '', '^(%d+) (%S+) (%S+)')
+  local record = redis.call('HGET', deliveries, id)
+  local count, flag, delayed_for = string.match(record or '', '^(%d+) (%S+) (%S+)')
   flag = flag or '-'
   if held and flag == '-' then
     flag = 'd' -- a handler may have got it
   end
-  redis.call('HSET', deliveries, id, (count or '0') .. ' ' .. flag .. ' ' .. (delayed_for or '-') .. ' ' .. reason)
+  delayed_for = delayed_for or '-'
+  local o = read_options(kept[g])
+  if o and o.history then
+    delayed_for = with_origin(delayed_for, record, lease, held and lease == token)
+  end
+  redis.call('HSET', deliveries, id, (count or '0') .. ' ' .. flag .. ' ' .. delayed_for .. ' ' .. reason)
   redis.call('ZADD', dead, now, id)
   redis.call('HINCRBY', stats, 'dead_killed', 1)
   local purges = purge_at(kept[g], dead, now)
@@ -122,7 +129,7 @@ if waits then
     redis.call('HSET', refs, id, group_count)
   end
   for g = 1, group_count do
-    bury(g)
+    bury(g, ':0:' .. string.format('%d', waits))
   end
   return done('waiting')
 end
@@ -134,7 +141,7 @@ if held then
   redis.call('ZREM', unack, id)
   redis.call('HDEL', leases, id)
   redis.call('HDEL', suspects, id)
-  bury(number)
+  bury(number, token)
   post(holder and holder.address or '', 'extend')
   schedule(freed(name))
   return done('in_hand')
@@ -149,7 +156,7 @@ for i, entry in ipairs(entries) do
   if string.sub(entry, 1, id_length) == id then
     redis.call('HDEL', suspects, id)
     redis.call('LSET', ready, -1 - from - (#entries - i), nobody .. string.sub(entry, id_length + 1))
-    bury(number)
+    bury(number, ':0' .. string.sub(entry, id_length + 1))
     if suspect then -- subscriptions may rest because it was next
       wake(resting, 16)
     end

@@ -376,15 +376,16 @@ if #entries > 0 and maxlen > 0 then
 end
 
 local bounds = recorded and #replaced > 0 and whole_bounds()
+local record = bounds and histories()
 local lines = {} -- of messages that are replaced
-if bounds then
-  redis.call('XLEN', ended)
+if record then
+  record.expect(ended)
   local by = {}
   for _, name in ipairs(named) do
     by[name] = owner[name]
   end
   for i = 1, #replaced, 1000 do
-    for _, l in ipairs(lines_of({unpack(replaced, i, math.min(i + 999, #replaced))})) do
+    for _, l in ipairs(record.lines_of({unpack(replaced, i, math.min(i + 999, #replaced))})) do
       lines[#lines + 1] = l
       l.due, l.by = redis.call('ZSCORE', pending, l.id), by[l.name] or ''
     end
@@ -472,7 +473,7 @@ end
 if n_refused > 0 then
   redis.call('HINCRBY', counters, 'refused_occurrences', n_refused)
 end
-if bounds then
-  keep_lines(ended, bounds, 'replaced', lines)
+if record then
+  record.keep(ended, bounds, 'replaced', lines, counters)
 end
 return #verdicts > 0 and 'ok ' .. table.concat(verdicts, ' ') or 'ok'

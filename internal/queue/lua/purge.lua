@@ -33,6 +33,7 @@
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
 end
+local record = recorded and histories()
 -- Read every key that is written later: one of a wrong type is found before the first write.
 --@use forget
 for g = 1, group_count do
@@ -40,9 +41,9 @@ for g = 1, group_count do
   redis.call('ZCARD', dead)
   redis.call('HLEN', deliveries)
   redis.call('HLEN', stats)
-  if recorded then
+  if record then
     --@each group g history
-    redis.call('XLEN', history)
+    record.expect(history)
   end
 end
 
@@ -55,13 +56,13 @@ for g = 1, group_count do
 
   local function purge(ids)
     if #ids > 0 then
-      local lines = o.history and lines_of(ids, redis.call('HMGET', deliveries, unpack(ids)))
+      local lines = record and o.history and record.lines_of(ids, redis.call('HMGET', deliveries, unpack(ids)))
       redis.call('ZREM', dead, unpack(ids))
       redis.call('HDEL', deliveries, unpack(ids))
       forget(ids)
       total = total + #ids
       if lines then
-        kept_lines[#kept_lines + 1] = {history, o.history, lines}
+        kept_lines[#kept_lines + 1] = {history, o.history, lines, stats}
       end
     end
   end
@@ -77,5 +78,7 @@ for g = 1, group_count do
     excess[#excess + 1] = many
   end
 end
-keep_all('purged', kept_lines)
+if record then
+  record.keep_all('purged', kept_lines)
+end
 return {'ok', total, total == budget and 1 or 0, excess}

@@ -12,6 +12,7 @@
 --   operation  string: the result of an earlier run of this call, expiring
 --   kept       list: the ready list of the window, if the set has one
 --   groups     hash: group -> options
+--   counters   hash: counters of the topic
 -- KEYS of each group
 --   retry       zset: id -> due ms
 --   deliveries  hash: id -> "count flag delayed_for reason"
@@ -68,9 +69,13 @@ redis.call('ZCARD', pending)
 redis.call('ZCARD', taken)
 local due = spec ~= '' and due_of(spec)
 recorded = recorded and not due
-for g = 1, recorded and group_count or 0 do
+local record = recorded and histories()
+if record then
+  redis.call('HLEN', counters)
+end
+for g = 1, record and group_count or 0 do
   --@each group g history
-  redis.call('XLEN', history)
+  record.expect(history)
 end
 local found, ids = {}, {}
 for i = 1, message_count do
@@ -124,12 +129,11 @@ end
 redis.call('ZREM', pending, '')
 local kept_lines = {} -- by the streams that get them
 for _, m in ipairs(found) do
-  for _, g in ipairs(recorded and m.waits or {}) do
+  for _, g in ipairs(record and m.waits or {}) do
     --@each group g deliveries history name
     local o = read_options(redis.call('HGET', groups, name))
     if o and o.history then
-      local record = redis.call('HGET', deliveries, m.id)
-      kept_lines[#kept_lines + 1] = {history, o.history, lines_of({m.id}, {record})}
+      kept_lines[#kept_lines + 1] = {history, o.history, record.lines_of({m.id}, {redis.call('HGET', deliveries, m.id)}), counters}
     end
   end
   for _, g in ipairs(m.waits) do
@@ -163,5 +167,7 @@ if due then
   schedule(due)
 end
 redis.call('SET', operation, 'ok', 'PX', memory)
-keep_all('cancelled', kept_lines)
+if record then
+  record.keep_all('cancelled', kept_lines)
+end
 return 'ok'

@@ -261,7 +261,7 @@ func (i *inspection) group(name string) {
 		}
 	}
 	for field, value := range i.get("stats", name).fields {
-		known := slices.Contains(queue.GroupCounters, field) || slices.Contains([]string{"seen", "asked", "shown", "settled", "returned", "lasting", "limited", "limited_ms"}, field)
+		known := slices.Contains(queue.GroupCounters, field) || slices.Contains([]string{"seen", "asked", "shown", "settled", "returned", "lasting", "limited", "limited_ms", "history_failed_at"}, field)
 		form := numberForm
 		switch field {
 		case "ending":
