@@ -139,8 +139,8 @@ func (a *Admin) setHistory(ctx context.Context, topic, group string, history *qu
 // Ended is a line of a history: a message that ended. Zero times are not known, or there was no
 // delivery.
 type Ended struct {
-	// Topic is the plain topic that had the message, if the topic is partitioned. Group is "" if
-	// the message ended before any group had it.
+	// Topic is the plain topic that had the message, if the topic is partitioned or the line is of
+	// Find. Group is "" if the message ended before any group had it.
 	Topic string `json:"topic,omitempty"`
 	Group string `json:"group,omitempty"`
 
@@ -243,23 +243,14 @@ func (a *Admin) History(ctx context.Context, topic string, filter HistoryFilter)
 	limit := min(cmp.Or(max(filter.Limit, 0), 100), 1000)
 	for err == nil {
 		var next *endings
-		for _, s := range streams {
-			if err = s.fill(ctx); err != nil {
-				break
-			}
-			if len(s.lines) > 0 && (next == nil || s.before(next)) {
-				next = s
-			}
-		}
-		if err != nil || next == nil {
+		if next, err = newest(ctx, streams); next == nil {
 			break
 		}
 		if len(page.Ended) == limit || page.Looked >= historyReach {
 			page.Next = from.String()
 			break
 		}
-		line := next.lines[0]
-		next.lines = next.lines[1:]
+		line := next.take()
 		page.Looked++
 		from = historyCursor{entry: line.Entry, stream: next.name}
 		if filter.fits(line) {
@@ -356,6 +347,27 @@ func milliseconds(entry string) uint64 {
 // not less.
 func (s *endings) before(other *endings) bool {
 	return milliseconds(s.lines[0].Entry) > milliseconds(other.lines[0].Entry)
+}
+
+// newest returns the stream whose next line is the newest, or nil if no line is left. Streams are in
+// order of their names.
+func newest(ctx context.Context, streams []*endings) (next *endings, err error) {
+	for _, s := range streams {
+		if err := s.fill(ctx); err != nil {
+			return nil, err
+		}
+		if len(s.lines) > 0 && (next == nil || s.before(next)) {
+			next = s
+		}
+	}
+	return next, nil
+}
+
+// take returns the next line, which is there.
+func (s *endings) take() queue.Ended {
+	line := s.lines[0]
+	s.lines = s.lines[1:]
+	return line
 }
 
 // fill reads on if no line is left.

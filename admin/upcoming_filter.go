@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sort"
 	"time"
 )
@@ -13,10 +14,7 @@ import (
 const DefaultMostUpcoming = 100_000
 
 // isZero tells whether the filter chooses all messages.
-func (f Filter) isZero() bool {
-	return f.UUID == "" && f.DelayID == "" && f.IDs == nil && len(f.Metadata) == 0 && f.Reason == "" && f.FoldedReason == "" &&
-		f.From.IsZero() && f.Until.IsZero() && f.Match == nil
-}
+func (f Filter) isZero() bool { return reflect.ValueOf(f).IsZero() }
 
 // chosen counts the messages of a plain topic that the filter of a load chooses, in intervals that
 // were counted. left is how many messages may be read. It reads from the beginning of the first

@@ -27,6 +27,7 @@ type findPage struct {
 	Contents        bool
 	Asked, First    bool
 	Rows            []foundRow
+	Past            []endedRow // messages that ended
 	Said            []string // where it looked
 	Next            string   // address of the rest of the search
 	Slow            bool     // Redis took too long for all of it
@@ -145,6 +146,9 @@ func (d *Dashboard) find(c *call) (*view, error) {
 			row.At = append(row.At, foundPlace{place, stateWords(place.State)})
 		}
 		p.Rows = append(p.Rows, row)
+	}
+	for _, e := range found.Past {
+		p.Past = append(p.Past, endedRow{e, endedBy(e)})
 	}
 	if found.Next != "" {
 		p.Next = d.address("/find", "q", p.Text, "by", p.By, "t", p.Topic, "cursor", found.Next)

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
@@ -382,8 +383,7 @@ func TestAMessageThatEndedIsFoundWithWhatBecameOfIt(t *testing.T) {
 		b.do(chromedp.Navigate(s.address + "/topic?t=" + topic))
 		b.click("Ended messages")
 		b.sees("cancelled", "order 4711", "keeps 1h0m0s, 10,000 messages")
-		b.fill("name", "no such order")
-		b.click("Find")
+		b.fill("name", "no such order"+kb.Enter)
 		b.sees("Nothing of that name is in the history.")
 		b.do(chromedp.Navigate(s.address + "/message?t=" + topic + "&id=order+4711"))
 		b.sees("Published", "Cancelled", "uuid of 4711", "The message has ended.")
