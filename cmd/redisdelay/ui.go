@@ -64,7 +64,7 @@ func (a *app) serve(ctx context.Context, ui *uiSettings) (err error) {
 	if err := a.refuseEmptySettings("listen", "hosts", "public-url", "ui-user", "ui-password-file", "proxy-header", "proxies"); err != nil {
 		return err
 	}
-	config := dashboard.Config{Prefix: *ui.path, Hosts: *ui.hosts, PublicURL: *ui.publicURL, Logger: a.logger}
+	config := dashboard.Config{Prefix: *ui.path, Hosts: *ui.hosts, PublicURL: *ui.publicURL, UTC: a.utc, Logger: a.logger}
 	if a.settings.find("redact").given != byDefault { // without it, the page has a list of its own
 		config.Redact = slices.DeleteFunc(append([]string{}, *ui.redact...), func(name string) bool { return name == "" })
 	}
