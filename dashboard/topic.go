@@ -39,6 +39,15 @@ func (p topicPage) RatesOf(group string) admin.GroupRates {
 	return admin.GroupRates{}
 }
 
+// listed is how many groups and consumers the page lists at most.
+const listed = 200
+
+// ShownGroups are the groups that the page lists.
+func (p topicPage) ShownGroups() []admin.GroupStats { return p.Groups[:min(listed, len(p.Groups))] }
+
+// ShownWorkers are the consumers that the page lists.
+func (p topicPage) ShownWorkers() []admin.Worker { return p.Workers[:min(listed, len(p.Workers))] }
+
 // loads are the intervals of the chart of what is to come.
 var loads = []struct {
 	Name    string
