@@ -60,8 +60,11 @@ func TestUIShowsLivingSampleTraffic(t *testing.T) {
 				return false
 			}
 		}
-		return !strings.Contains(body, "read-only")
+		return !strings.Contains(body, "read-only") && strings.Contains(body, "What needs you")
 	}, patience, 100*time.Millisecond)
+	body := get()
+	require.NotContains(t, body, "Of Redis", "the demo warns about its own server")
+	require.Contains(t, body, "2 problems ignored")
 }
 
 func TestUIAsksForThePassword(t *testing.T) {
