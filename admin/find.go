@@ -30,8 +30,8 @@ type Search struct {
 	// It keeps the Places. Found.Messages are whole. It is called by one goroutine at a time.
 	See func(Message) Message
 
-	// Limit is the maximum number of messages that are found, and of lines of histories. Default 20,
-	// at most 1,000.
+	// Limit is the maximum number of messages that are found, and of lines of histories. Default
+	// 20, at most 1,000.
 	Limit int
 
 	// Most is the maximum number of messages that are read, and of lines of histories. A message
@@ -186,10 +186,10 @@ const mostLeftOut = 10
 // Find looks for messages in all states and groups, of some topics or of all. It only reads.
 //
 // IDs and delay IDs are looked up first, in all topics, then IDs, UUIDs and delay IDs in the
-// histories of groups. If an ID is found, or if the Filter has IDs, that is all. Then Find reads the messages, in steps of at most 500, one plain topic after
-// the other, and in each the states in the order of their constants. So a message that goes on to
-// a later state meanwhile is still found. One that goes back, such as by a nack without delay, may
-// be missed.
+// histories of groups. If an ID is found, or if the Filter has IDs, that is all. Then Find reads
+// the messages, in steps of at most 500, one plain topic after the other, and in each the states in
+// the order of their constants. So a message that goes on to a later state meanwhile is still
+// found. One that goes back, such as by a nack without delay, may be missed.
 //
 // With an error, Found has what was found before it, and Next. A topic that cannot be read keeps no
 // other from its turn: SearchedTopic.LeftOut says why. If none can be read, the error is that of

@@ -349,8 +349,8 @@ func (s *endings) before(other *endings) bool {
 	return milliseconds(s.lines[0].Entry) > milliseconds(other.lines[0].Entry)
 }
 
-// newest returns the stream whose next line is the newest, or nil if no line is left. Streams are in
-// order of their names.
+// newest returns the stream whose next line is the newest, or nil if no line is left. Streams are
+// in order of their names.
 func newest(ctx context.Context, streams []*endings) (next *endings, err error) {
 	for _, s := range streams {
 		if err := s.fill(ctx); err != nil {

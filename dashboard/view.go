@@ -170,7 +170,11 @@ func (d *Dashboard) news(w http.ResponseWriter, c *call, name string, build func
 		}
 		var problem []byte
 		if err != nil {
-			problem = fmt.Appendf(nil, `<p class="banner critical">%s</p>`, template.HTMLEscapeString(explain(err).Text))
+			said, gone := explain(err), ""
+			if said.Status < http.StatusInternalServerError {
+				gone = " data-gone" // what the page is about, and not Redis
+			}
+			problem = fmt.Appendf(nil, `<p class="banner critical"%s>%s</p>`, gone, template.HTMLEscapeString(said.Text))
 		} else if news, err := d.render(name, "live", c, v); err != nil {
 			return
 		} else if !bytes.Equal(news, live) {

@@ -14,8 +14,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
-// What the tool says of a partitioned topic is of all its partitions, and names the one that
-// matters.
+// The tool speaks of all partitions of a topic, and names the one that matters.
 func TestAPartitionedTopicIsOneToTheTool(t *testing.T) {
 	t.Parallel()
 	server := redisdelaytest.Start(t)

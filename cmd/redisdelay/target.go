@@ -216,8 +216,8 @@ func (a *app) completeGroup(cmd *cobra.Command, args []string, prefix string) ([
 	})
 }
 
-// completeReason completes --reason to the reasons of dead letters, as "dead reasons" shows them. It
-// reads the oldest letters only.
+// completeReason completes --reason to the reasons of dead letters, as "dead reasons" shows them.
+// It reads the oldest letters only.
 func (a *app) completeReason(c *cobra.Command, group *string) {
 	const most = 2000
 	_ = c.RegisterFlagCompletionFunc("reason", func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {

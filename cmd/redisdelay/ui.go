@@ -170,7 +170,8 @@ func (a *app) startDemo(ctx context.Context) (stop func() error, err error) {
 	}
 }
 
-// acceptDemo has the page ignore what is wrong with the server of the demo, which only the demo uses.
+// acceptDemo has the page ignore what is wrong with the server of the demo, which only the demo
+// uses.
 func (a *app) acceptDemo(ctx context.Context) error {
 	operator, err := a.admin()
 	if err != nil {

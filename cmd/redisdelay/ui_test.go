@@ -67,6 +67,18 @@ func TestUIShowsLivingSampleTraffic(t *testing.T) {
 	require.Contains(t, body, "2 problems ignored")
 }
 
+// One setting has the page and the other commands use UTC.
+func TestUIShowsTimesInUTC(t *testing.T) {
+	t.Parallel()
+	for flag, zone := range map[string]string{"--utc": ` data-zone="UTC"`, "--utc=false": ""} {
+		_, address := page(t, nil, "--demo", flag)
+		request, err := http.NewRequest(http.MethodGet, address, nil)
+		require.NoError(t, err)
+		_, body := loaded(t, request)
+		require.Contains(t, body, `<html lang="en"`+zone+">")
+	}
+}
+
 func TestUIAsksForThePassword(t *testing.T) {
 	t.Parallel()
 	p, address := page(t, []string{"REDISDELAY_UI_PASSWORD=tea", "REDISDELAY_REDIS=localhost:1"}, "--ui-user", "ann")

@@ -119,7 +119,7 @@
   document.body.addEventListener("htmx:sseMessage", () => {
     refresh();
     const lost = $("trouble")?.textContent.trim() || main.querySelector("[data-trouble]"); // Redis does not answer
-    lost ? state("Not live: Redis does not answer", "lost") : state("Live", "live");
+    lost ? state($("trouble")?.querySelector("[data-gone]") ? "Not live" : "Not live: Redis does not answer", "lost") : state("Live", "live");
   });
 
   // Keys.

@@ -88,7 +88,7 @@ func TestALostReminderIsFound(t *testing.T) {
 	})
 }
 
-// What became of order 4711 is found from its delay ID, in a plain topic and in a partition.
+// The end of order 4711 is found from its delay ID, in a plain topic and in a partition.
 func TestAMessageThatEndedIsFound(t *testing.T) {
 	on(t, func(t *testing.T, s *site) {
 		parts, err := partition.Topics("invoices", 2)
