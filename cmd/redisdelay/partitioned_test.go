@@ -60,15 +60,25 @@ func TestAPartitionedTopicIsOneToTheTool(t *testing.T) {
 	require.Equal(t, "orders", use.Topic)
 	require.Equal(t, 2, use.Partitions)
 	require.Positive(t, use.Dead)
+}
 
-	for range 3 {
+// Of a partitioned topic, the tool names the partition that hangs, and its worker.
+func TestAHungPartitionIsNamed(t *testing.T) {
+	t.Parallel()
+	server := redisdelaytest.Start(t)
+	w := newWorld(t, server.Client(), server.Addr())
+	parts, err := partition.Topics("orders", 2)
+	require.NoError(t, err)
+	w.group(parts[0], "mails")
+	w.subscribe(parts[1], redisdelay.SubscriberConfig{ConsumerGroup: "mails", MaxInFlight: 3, LeaseDuration: time.Hour})
+	for range 6 {
 		w.publish(parts[1], "held", "hold")
 	}
-	w.publish(parts[1], "waits", "hold")
-	w.await(parts[1], "mails", func(g admin.GroupStats) bool { return g.InHand == 3 && g.Ready == 1 })
+	w.await(parts[1], "mails", func(g admin.GroupStats) bool { return g.InHand == 3 && g.Ready == 3 })
 	server.Advance(3 * time.Minute)
-	doctor := run(exitFailed, "doctor", "--topic", "orders")
+	_, doctor, _ := w.run("", "doctor", "--topic", "orders")
 	require.Contains(t, doctor, `Group "mails" of topic "`+parts[1]+`" is hung: it has 3 messages in hand`)
 	require.NotContains(t, doctor, `"`+parts[0]+`" is hung`)
-	require.Regexp(t, `process \d+`, run(0, "msg", "ls", "orders", "--state", "in-hand"))
+	_, held, _ := w.run("", "msg", "ls", "orders", "--state", "in-hand")
+	require.Regexp(t, `process \d+`, held)
 }
