@@ -30,6 +30,7 @@ var mayImport = []struct {
 	{"internal/field", nil},
 	{"internal/jsontext", nil},
 	{"internal/texts", nil},
+	{"internal/when", nil},
 	{"internal/refusal", nil},
 	{"internal/servers", []string{"internal/guard", "internal/refusal"}},
 	{"internal/queue", []string{"internal/servers", "internal/refusal"}},
@@ -52,7 +53,7 @@ var mayImport = []struct {
 	{"admin", []string{".", "internal/calendar", "internal/jsontext", "internal/texts", "internal/operate", "internal/partitions", "internal/wake", "internal/queue",
 		"internal/rights", "internal/servers", "internal/refusal", "internal/field"}},
 	{"redisdelaytest", []string{".", "admin", "internal/queue", "internal/servers", "internal/wake", "internal/field"}},
-	{"dashboard", []string{"admin", "periodic", "internal/texts", "internal/field"}},
+	{"dashboard", []string{"admin", "periodic", "internal/texts", "internal/when", "internal/field"}},
 	{"internal/demo", []string{".", "admin", "periodic"}},
 }
 

@@ -68,12 +68,29 @@ type alike struct {
 	n     int
 	name  string
 	since time.Time
+	last  *ScheduleError // of that one, while it fails; nil: it does not
 }
 
-func (a *alike) take(name string, since time.Time) {
-	if a.n++; a.n == 1 || since.Before(a.since) {
-		a.name, a.since = name, since
+func (a *alike) take(s Schedule, since time.Time) {
+	if a.n++; a.n > 1 && !since.Before(a.since) {
+		return
 	}
+	a.name, a.since, a.last = s.Name, since, nil
+	if s.LastError != nil && s.LastError.InRow > 0 {
+		a.last = s.LastError
+	}
+}
+
+// why says what keeps programs from publishing the schedule, "" if nothing is known.
+func (a *alike) why(now time.Time) string {
+	if a.last == nil {
+		return ""
+	}
+	on := ""
+	if a.last.Host != "" {
+		on = " on " + a.last.Host
+	}
+	return fmt.Sprintf(" Its last error, %s ago%s: %q.", round(now.Sub(a.last.At)), on, a.last.Error)
 }
 
 // recurring adds the problems of the schedules of a topic, one of a kind, because a program that
@@ -84,23 +101,23 @@ func (d *doctor) recurring(topic string, r operate.Recurring) {
 	for _, record := range r.Schedules {
 		s, err := readSchedule(topic, record)
 		if err != nil {
-			unknown.take(s.Name, s.Cursor)
+			unknown.take(s, s.Cursor)
 			why = err
 		}
 		switch {
 		case !s.Expected.IsZero() && r.Now.Sub(s.Expected) > d.options.Late:
-			stopped.take(s.Name, s.Expected)
+			stopped.take(s, s.Expected)
 		case !s.Requested.IsZero() && r.Now.Sub(s.Requested) > d.options.Late:
-			asked.take(s.Name, s.Requested)
+			asked.take(s, s.Requested)
 		}
 		if last := lastKnown(record, r.Now); last.Sub(r.Now) > queue.MostAhead {
-			ahead.take(s.Name, last)
+			ahead.take(s, last)
 		}
 		if s.Pause != nil {
-			paused.take(s.Name, s.Pause.Since)
+			paused.take(s, s.Pause.Since)
 		}
 		if !s.MissedAt.IsZero() && r.Now.Sub(s.MissedAt) < recent {
-			missed.take(s.Name, s.MissedAt)
+			missed.take(s, s.MissedAt)
 		}
 	}
 	// text has the schedules and the time, or the reason.
@@ -112,7 +129,11 @@ func (d *doctor) recurring(topic string, r operate.Recurring) {
 		if a.n > 1 {
 			what, mend = fmt.Sprintf("%d schedules of topic %q, such as %q", a.n, topic, a.name), tool("schedules", "ls", topic)
 		}
-		d.add(severity, kind, Problem{Topic: topic, weight: a.n, Mend: mend, Text: fmt.Sprintf(text, what, reason)})
+		why := ""
+		if kind == StoppedSchedule && severity == Critical {
+			why = a.why(r.Now)
+		}
+		d.add(severity, kind, Problem{Topic: topic, weight: a.n, Mend: mend, Text: fmt.Sprintf(text, what, reason) + why})
 	}
 	lasts := func(a alike) time.Duration { return round(r.Now.Sub(a.since)) }
 	problem(Critical, StoppedSchedule, stopped, "show",

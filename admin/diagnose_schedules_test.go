@@ -69,6 +69,12 @@ func TestDiagnoseFindsSchedulesThatNobodyRuns(t *testing.T) {
 		"[schedules resume orders paused]",
 	}, texts)
 
+	record := queue.EncodeName("stopped")
+	text := fmt.Sprintf("1 %d 0 0 0 0 3 0 0 - - %d,2,%s,%s %s", before(2*time.Hour).UnixMilli(), before(time.Hour).UnixMilli(), queue.EncodeName("web-1"), queue.EncodeName("no file"), hourly)
+	require.NoError(t, s.Client.HSet(ctx, s.keys.Schedules(), record, text).Err())
+	problems, _ = s.diagnose(t, admin.DiagnoseOptions{})
+	require.Contains(t, problems[0].Text, `run a program that has it, or look at its log. Its last error, 1h0m0s ago on web-1: "no file".`)
+
 	s.record(t, "paused for long", before(50*time.Hour), before(49*time.Hour), none, none, hourly)
 	s.record(t, "stopped before", before(4*time.Hour), none, none, none, hourly)
 	problems, kinds = s.diagnose(t, admin.DiagnoseOptions{})

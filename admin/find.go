@@ -30,11 +30,12 @@ type Search struct {
 	// It keeps the Places. Found.Messages are whole. It is called by one goroutine at a time.
 	See func(Message) Message
 
-	// Limit is the maximum number of messages that are found. Default 20, at most 1,000.
+	// Limit is the maximum number of messages that are found, and of lines of histories. Default
+	// 20, at most 1,000.
 	Limit int
 
-	// Most is the maximum number of messages that are read. A message counts once for each group
-	// that has it. Default DefaultMost.
+	// Most is the maximum number of messages that are read, and of lines of histories. A message
+	// counts once for each group that has it. Default DefaultMost.
 	Most int
 
 	// Cursor is "" to begin, or Found.Next of the search before, with the same Topics and Filter.
@@ -75,6 +76,10 @@ type Found struct {
 	// its Places.
 	Messages []Message `json:"messages"`
 
+	// Past are lines of histories about messages that ended, topic by topic, the newest first in
+	// each. Each has Topic, its plain topic.
+	Past []Ended `json:"past"`
+
 	// Ended is why the search ended. Next is the Cursor that goes on, "" if there is nothing left.
 	Ended SearchEnd `json:"ended"`
 	Next  string    `json:"next,omitempty"`
@@ -86,6 +91,9 @@ type Found struct {
 
 	// Topics are the plain topics of the search, in order of their names.
 	Topics []SearchedTopic `json:"topics"`
+
+	// Histories says which histories were read.
+	Histories SearchedHistories `json:"histories"`
 }
 
 // SearchedTopic is what a search read of a plain topic.
@@ -164,7 +172,9 @@ func (f Found) Explain() (sentences []string) {
 		}
 		sentences = append(sentences, fmt.Sprintf("Left out of %s: %s.", about, reason))
 	}
-	if len(f.Messages) == 0 && f.Next == "" {
+	nothing := len(f.Messages) == 0 && len(f.Past) == 0 && f.Next == ""
+	sentences = append(sentences, f.Histories.explain(nothing)...)
+	if nothing {
 		sentences = append(sentences, "Of a message that is not there this is known: "+texts.Ended+".")
 	}
 	return sentences
@@ -175,11 +185,11 @@ const mostLeftOut = 10
 
 // Find looks for messages in all states and groups, of some topics or of all. It only reads.
 //
-// IDs and delay IDs are looked up first, in all topics. If an ID is found, or if the Filter has
-// IDs, that is all. Then Find reads the messages, in steps of at most 500, one plain topic after
-// the other, and in each the states in the order of their constants. So a message that goes on to
-// a later state meanwhile is still found. One that goes back, such as by a nack without delay, may
-// be missed.
+// IDs and delay IDs are looked up first, in all topics, then IDs, UUIDs and delay IDs in the
+// histories of groups. If an ID is found, or if the Filter has IDs, that is all. Then Find reads
+// the messages, in steps of at most 500, one plain topic after the other, and in each the states in
+// the order of their constants. So a message that goes on to a later state meanwhile is still
+// found. One that goes back, such as by a nack without delay, may be missed.
 //
 // With an error, Found has what was found before it, and Next. A topic that cannot be read keeps no
 // other from its turn: SearchedTopic.LeftOut says why. If none can be read, the error is that of
@@ -204,10 +214,11 @@ type finder struct {
 	Search
 	admin   *Admin
 	from    searchCursor
-	topics  []*operate.Topic // nil for one that cannot be read; in the order of found.Topics
-	known   map[string]bool  // plain topic and ID of what was found
-	done    []bool           // of topics: read to the end, or left out with a reason
-	failure error            // why the first topic is left out that cannot be read; nil: none is
+	topics  []*operate.Topic          // nil for one that cannot be read; in the order of found.Topics
+	known   map[string]bool           // plain topic and ID of what was found
+	keeps   []map[string]GroupHistory // of topics, by group
+	done    []bool                    // of topics: read to the end, or left out with a reason
+	failure error                     // why the first topic is left out that cannot be read; nil: none is
 	found   Found
 }
 
@@ -272,11 +283,14 @@ func (f *finder) run(ctx context.Context) error {
 		return err
 	}
 	if f.Cursor == "" {
-		if ended, err := f.lookUp(ctx); ended || err != nil {
+		ended, err := f.lookUp(ctx)
+		if err == nil {
+			err = f.recall(ctx)
+		}
+		if ended || err != nil {
 			return err
 		}
 	}
-	// Lines about messages that ended, if a group keeps any, would be read here in the same way.
 	for i, t := range f.topics {
 		name := f.found.Topics[i].Topic
 		switch {
@@ -300,7 +314,7 @@ func (f *finder) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.topics, f.done = make([]*operate.Topic, len(names)), make([]bool, len(names))
+	f.topics, f.done, f.keeps = make([]*operate.Topic, len(names)), make([]bool, len(names)), make([]map[string]GroupHistory, len(names))
 	f.found.Topics = make([]SearchedTopic, len(names))
 	for i, name := range names {
 		f.found.Topics[i].Topic = name
@@ -325,6 +339,10 @@ func (f *finder) open(ctx context.Context) error {
 		stats := readStats(names[at], c)
 		if stats.Stream {
 			f.found.Topics[at].LeftOut = "messages that are in its Redis Stream, which other programs read"
+		}
+		f.keeps[at] = map[string]GroupHistory{}
+		for _, g := range stats.Groups {
+			f.keeps[at][g.Group] = g.History
 		}
 		f.found.Of += stats.Messages
 		f.topics[at], f.done[at] = topics[i], stats.Messages == 0

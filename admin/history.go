@@ -142,8 +142,8 @@ func (a *Admin) setHistory(ctx context.Context, topic, group string, history *qu
 // Ended is a line of a history: a message that ended. Zero times are not known, or there was no
 // delivery.
 type Ended struct {
-	// Topic is the plain topic that had the message, if the topic is partitioned. Group is "" if
-	// the message ended before any group had it.
+	// Topic is the plain topic that had the message, if the topic is partitioned or the line is of
+	// Find. Group is "" if the message ended before any group had it.
 	Topic string `json:"topic,omitempty"`
 	Group string `json:"group,omitempty"`
 
@@ -258,24 +258,16 @@ func (a *Admin) History(ctx context.Context, topic string, filter HistoryFilter)
 	step := filter.step(limit, len(streams))
 	for merged := 0; err == nil; merged++ {
 		var next *endings
-		for _, s := range streams {
-			read, fault := s.fill(ctx, step)
-			if page.Looked, err = page.Looked+read, fault; err != nil {
-				break
-			}
-			if len(s.lines) > 0 && (next == nil || s.before(next)) {
-				next = s
-			}
-		}
-		if err != nil || next == nil {
+		var read int
+		next, read, err = newest(ctx, streams, step)
+		if page.Looked += read; next == nil {
 			break
 		}
 		if len(page.Ended) == limit || merged > 0 && page.Looked >= historyReach {
 			page.Next = from.String()
 			break
 		}
-		line := next.lines[0]
-		next.lines = next.lines[1:]
+		line := next.take()
 		from = historyCursor{entry: line.Entry, stream: next.name}
 		if filter.fits(line) {
 			page.Ended = append(page.Ended, next.ended(topic, line))
@@ -371,6 +363,28 @@ func milliseconds(entry string) uint64 {
 // not less.
 func (s *endings) before(other *endings) bool {
 	return milliseconds(s.lines[0].Entry) > milliseconds(other.lines[0].Entry)
+}
+
+// newest returns the stream whose next line is the newest, or nil if no line is left, and how many
+// lines it read. Streams are in order of their names.
+func newest(ctx context.Context, streams []*endings, step int) (next *endings, read int, err error) {
+	for _, s := range streams {
+		n, err := s.fill(ctx, step)
+		if read += n; err != nil {
+			return nil, read, err
+		}
+		if len(s.lines) > 0 && (next == nil || s.before(next)) {
+			next = s
+		}
+	}
+	return next, read, nil
+}
+
+// take returns the next line, which is there.
+func (s *endings) take() queue.Ended {
+	line := s.lines[0]
+	s.lines = s.lines[1:]
+	return line
 }
 
 // fill reads on if no line is left, and returns how many lines it read.

@@ -3,6 +3,7 @@ package admin_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,6 +59,40 @@ func TestWhatBecameOfAMessageIsKnown(t *testing.T) {
 		for _, f := range []admin.HistoryFilter{{ID: "x"}, {UUID: "x"}, {DelayID: "x"}, {Group: "plain"}, {From: line.At.Add(time.Minute)}, {To: line.At.Add(-time.Minute)}} {
 			require.Empty(t, s.history(t, f), "%+v", f)
 		}
+	})
+}
+
+// Find reads no more lines than it may, and says so.
+func TestFindReadsHistoriesWithinItsBounds(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		messages := s.subscribe(t, "a", keeping, testkit.AtOnce)
+		s.subscribe(t, "b")
+		for range 5 {
+			msg := text("x")
+			msg.Metadata.Set(redisdelay.DelayIDKey, "order 4711")
+			testkit.Publish(t, s.publisher(t), topic, msg)
+			receive(t, messages).Ack()
+		}
+		eventually(t, func() bool { return len(s.history(t, admin.HistoryFilter{})) == 5 }, "all lines")
+		for _, f := range []admin.Filter{{Any: "order 4711"}, {DelayID: "order 4711"}} {
+			found, err := s.admin.Find(ctx, admin.Search{Filter: f})
+			require.NoError(t, err)
+			require.Len(t, found.Past, 5)
+			require.Equal(t, topic, found.Past[0].Topic)
+			require.False(t, found.Past[0].At.Before(found.Past[4].At), "newest first")
+			require.Equal(t, admin.SearchedHistories{Asked: true, Lines: 5, Keeping: 1, Without: 1}, found.Histories)
+		}
+		for _, q := range []admin.Search{{Limit: 3}, {Most: 3}} {
+			q.Filter.DelayID = "order 4711"
+			found, err := s.admin.Find(ctx, q)
+			require.NoError(t, err)
+			require.Len(t, found.Past, 3)
+			require.Contains(t, found.Histories.LeftOut, "older lines: ")
+			require.Contains(t, strings.Join(found.Explain(), " "), "Left out of the histories: older lines")
+		}
+		found, err := s.admin.Find(ctx, admin.Search{Filter: admin.Filter{DelayID: "order 4711", Metadata: map[string]string{"a": "b"}}})
+		require.NoError(t, err)
+		require.Equal(t, admin.SearchedHistories{}, found.Histories, "lines have no metadata")
 	})
 }
 

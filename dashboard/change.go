@@ -10,6 +10,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/texts"
+	"github.com/redisdelay/watermill-redisdelay/internal/when"
 )
 
 // flashes are what changes did, until the next page shows it. The browser has only a random name,
@@ -45,9 +46,9 @@ func (d *Dashboard) back(path, text string, pairs ...string) string {
 
 // span reads a length of time that the user typed. 0 would mean something else, so it is refused.
 func span(text string) (time.Duration, error) {
-	d, err := time.ParseDuration(text)
+	d, err := when.Duration(text)
 	if err != nil || d <= 0 {
-		return 0, bad(fmt.Sprintf("%q is no length of time. Write it like 30m or 2h. Nothing was changed.", texts.Clip(text, 40)))
+		return 0, bad(fmt.Sprintf("%q is no length of time. Write it like 30m, 2h or 3d. Nothing was changed.", texts.Clip(text, 40)))
 	}
 	return d, nil
 }
@@ -151,6 +152,37 @@ func numberOf(c *call, field string) (int, error) {
 	return n, nil
 }
 
+// dueTime is when a message is to be due.
+type dueTime struct {
+	when          admin.When
+	detail, words string // for the audit log, and for the user
+}
+
+// dueOf reads when a message is to be due: in a length of time, or at a time. What is past is now.
+func (d *Dashboard) dueOf(c *call) (dueTime, error) {
+	text := strings.TrimSpace(c.q("in"))
+	by, err := when.Duration(text)
+	if back, failed := time.ParseDuration(text); failed == nil && back <= 0 {
+		by, err = back, nil
+	}
+	switch now := d.sweep.now(); {
+	case err == nil && by <= 0:
+		return dueTime{admin.In(by), "in " + by.String(), "now"}, nil
+	case err == nil:
+		return dueTime{admin.In(by), "in " + by.String(), "in " + duration(by)}, nil
+	default:
+		at, err := when.Parse(text, now.In(d.zone(c)), when.Future)
+		if err != nil {
+			return dueTime{}, bad(sentence(err))
+		}
+		words := "at " + at.Format("2006-01-02 15:04:05 MST")
+		if !at.After(now) {
+			words = "now"
+		}
+		return dueTime{admin.At(at), "at " + at.UTC().Format(time.RFC3339), words}, nil
+	}
+}
+
 // settle changes one message.
 func (d *Dashboard) settle(c *call) (string, error) {
 	topic, group, id := c.q("t"), c.q("g"), c.q("id")
@@ -175,15 +207,12 @@ func (d *Dashboard) settle(c *call) (string, error) {
 		act.Action, said, gone = "cancel", "Cancelled: nobody gets it any more.", true
 		err = d.admin.Cancel(c.ctx, topic, admin.ByID(id))
 	case "later":
-		by, wrong := time.ParseDuration(strings.TrimSpace(c.q("in")))
+		due, wrong := d.dueOf(c)
 		if wrong != nil {
-			return "", bad(fmt.Sprintf("%q is no duration. Write it like 30m or 2h.", texts.Clip(c.q("in"), 40)))
+			return "", wrong
 		}
-		act.Action, act.Detail, said = "reschedule", "in "+by.String(), "Rescheduled: it is due in "+duration(by)+"."
-		if by <= 0 {
-			said = "Rescheduled: it is due now."
-		}
-		err = d.admin.Reschedule(c.ctx, topic, admin.ByID(id), admin.In(by))
+		act.Action, act.Detail, said = "reschedule", due.detail, "Rescheduled: it is due "+due.words+"."
+		err = d.admin.Reschedule(c.ctx, topic, admin.ByID(id), due.when)
 	default:
 		return "", errNoPage
 	}

@@ -65,6 +65,10 @@ type Config struct {
 	// is hidden whole. Other payloads cannot be redacted.
 	Redact []string
 
+	// UTC has the page show times in UTC, and read in it what users type. Default false: in the
+	// zone of the browser.
+	UTC bool
+
 	// Logger gets changes by users, and errors. Default slog.Default().
 	Logger *slog.Logger
 }

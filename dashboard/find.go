@@ -27,9 +27,10 @@ type findPage struct {
 	Contents        bool
 	Asked, First    bool
 	Rows            []foundRow
-	Said            []string // where it looked
-	Next            string   // address of the rest of the search
-	Slow            bool     // Redis took too long for all of it
+	Past            []endedRow // messages that ended
+	Said            []string   // where it looked
+	Next            string     // address of the rest of the search
+	Slow            bool       // Redis took too long for all of it
 }
 
 // foundRow is a message that was found. Its Place is that of messageRow: the first of Places.
@@ -71,7 +72,11 @@ func (p findPage) Handles() []handle { return handlesOf(p.Contents) }
 // partitionKey is partition.KeyMetadata.
 const partitionKey = "partition_key"
 
-var errUnseen = &refusal{http.StatusForbidden, "You may not look for this, because you may not see it."}
+var (
+	errUnseen   = &refusal{http.StatusForbidden, "You may not look for this, because you may not see it."}
+	errPair     = bad("Write metadata as key=value, such as kind=gift.")
+	errSearches = &refusal{http.StatusTooManyRequests, "Too many searches run. Wait until one ends."}
+)
 
 // filter returns the filter of the form.
 func (p *findPage) filter(hidden hiddenNames) (f admin.Filter, err error) {
@@ -96,7 +101,7 @@ func (p *findPage) filter(hidden hiddenNames) (f admin.Filter, err error) {
 	case "metadata":
 		key, value, ok := strings.Cut(p.Text, "=")
 		if f.Metadata = map[string]string{key: value}; !ok {
-			err = bad("Write metadata as key=value, such as kind=gift.")
+			err = errPair
 		} else if hidden.hide(key) {
 			err = errUnseen
 		}
@@ -122,7 +127,7 @@ func (d *Dashboard) find(c *call) (*view, error) {
 		return nil, err
 	}
 	if d.finds.take(c.user.Name) != granted {
-		return nil, &refusal{http.StatusTooManyRequests, "Too many searches run. Wait until one ends."}
+		return nil, errSearches
 	}
 	defer d.finds.give(c.user.Name)
 	search := admin.Search{Filter: filter, Limit: findLimit, Most: findMost, Cursor: c.q("cursor"), See: func(m admin.Message) admin.Message { return d.seen(m, p.Contents) }}
@@ -145,6 +150,9 @@ func (d *Dashboard) find(c *call) (*view, error) {
 			row.At = append(row.At, foundPlace{place, stateWords(place.State)})
 		}
 		p.Rows = append(p.Rows, row)
+	}
+	for _, e := range found.Past {
+		p.Past = append(p.Past, endedRow{e, endedBy(e)})
 	}
 	if found.Next != "" {
 		p.Next = d.address("/find", "q", p.Text, "by", p.By, "t", p.Topic, "cursor", found.Next)

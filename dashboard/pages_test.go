@@ -180,6 +180,11 @@ func TestOneMessageIsChanged(t *testing.T) {
 	_, to = s.post("/message/later", "t", "orders", "id", id, "in", "-2h")
 	_, body = s.get(to)
 	require.Contains(t, body, "Rescheduled: it is due now.")
+	for text, said := range map[string]string{"tomorrow 9:00": "Rescheduled: it is due at ", "2099-11-27 09:00": "2099-11-27 09:00:00 CET", "2d": "in 2 d", "2020-01-01": "it is due now"} {
+		_, to = s.post("/message/later", "t", "orders", "id", id, "in", text, "zone", "Europe/Berlin")
+		_, body = s.get(to)
+		require.Contains(t, body, said, text)
+	}
 	status, _ = s.post("/message/later", "t", "orders", "id", id, "in", "soon")
 	require.Equal(t, http.StatusBadRequest, status)
 	status, _ = s.post("/message/cancel", "t", "orders", "id", id)
@@ -188,7 +193,7 @@ func TestOneMessageIsChanged(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, status)
 	acts, _, err := s.admin.Acts(ctx, "", 0)
 	require.NoError(t, err)
-	require.Len(t, acts, 4)
+	require.Len(t, acts, 8)
 	require.Contains(t, acts[0].Error, "not found")
 	require.Equal(t, id, acts[1].MessageID)
 }

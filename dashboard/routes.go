@@ -37,6 +37,7 @@ func (d *Dashboard) route() {
 	get("/messages", "messages", d.messages)
 	get("/message", "message", d.message)
 	get("/find", "find", d.find)
+	get("/upcoming", "upcoming", d.upcomingOf)
 	get("/dead", "dead", d.dead)
 	get("/ended", "ended", d.ended)
 	get("/schedules", "schedules", d.schedules)

@@ -29,6 +29,7 @@ type schedulesPage struct {
 	Rows        []scheduleRow
 	More        []moreSchedules
 	Page, Pages int
+	All         int  // schedules of the topic, or topics, of all pages
 	Reading     bool // not all topics were read yet
 	Unread      int  // topics whose schedules could not be read
 	Why         string
@@ -109,7 +110,7 @@ func (d *Dashboard) schedulesOfOne(ctx context.Context, p *schedulesPage, page i
 
 // paged sets the number of the page. A page that is not there has no content that could be kept.
 func (p *schedulesPage) paged(page, all, size int) error {
-	p.Page, p.Pages = page, max(1, (all+size-1)/size)
+	p.Page, p.Pages, p.All = page, max(1, (all+size-1)/size), all
 	if page < 1 || page > p.Pages {
 		return errNoPage
 	}

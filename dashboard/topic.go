@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
@@ -37,6 +38,15 @@ func (p topicPage) RatesOf(group string) admin.GroupRates {
 	}
 	return admin.GroupRates{}
 }
+
+// listed is how many groups and consumers the page lists at most.
+const listed = 200
+
+// ShownGroups are the groups that the page lists.
+func (p topicPage) ShownGroups() []admin.GroupStats { return p.Groups[:min(listed, len(p.Groups))] }
+
+// ShownWorkers are the consumers that the page lists.
+func (p topicPage) ShownWorkers() []admin.Worker { return p.Workers[:min(listed, len(p.Workers))] }
 
 // loads are the intervals of the chart of what is to come.
 var loads = []struct {
@@ -196,19 +206,8 @@ func lateWords(ms float64) string {
 }
 
 func upcomingChart(name string, l load) chart {
-	buckets := l.buckets
-	c := chart{ID: "chart-upcoming", Title: "Becomes due in the next " + name, Kind: "bars", Names: []string{"Messages", "Retries"}, Y: make([][]float64, 2)}
-	all, most := 0, 0
-	for _, b := range buckets {
-		c.X = append(c.X, b.From.Unix())
-		c.Y[0] = append(c.Y[0], float64(b.Waiting))
-		c.Y[1] = append(c.Y[1], float64(b.Retrying))
-		all, most = all+b.Waiting+b.Retrying, max(most, b.Waiting+b.Retrying)
-	}
-	c.Said = "Nothing becomes due in the next " + name + "."
-	if all > 0 {
-		c.Said = fmt.Sprintf("%s in the next %s, at most %s in %s.", texts.Many(all, "message"), name, texts.Number(most), duration(buckets[0].Until.Sub(buckets[0].From)))
-	}
+	c := barsOf("Becomes due in the next "+name, l.buckets)
+	c.Said = strings.Replace(c.Said, "these intervals", "the next "+name, 1)
 	if l.left > 0 {
 		c.Said += fmt.Sprintf(" Not counted: %s of %s.", texts.Many(l.retries, "retry"), texts.Many(l.left, "further group"))
 	}

@@ -26,6 +26,7 @@ type view struct {
 
 	// These are set by show.
 	User  User
+	UTC   bool   // Config.UTC
 	Self  string // address of the page
 	Flash string // what the last change did
 }
@@ -71,7 +72,7 @@ func (d *Dashboard) address(path string, pairs ...string) string {
 
 // render returns a page, or a part of it.
 func (d *Dashboard) render(name, part string, c *call, v *view) ([]byte, error) {
-	v.User = c.user
+	v.User, v.UTC = c.user, d.config.UTC
 	query := c.URL.Query()
 	query.Del("f")
 	v.Self = d.base + c.URL.EscapedPath() + "?" + query.Encode()
@@ -169,7 +170,11 @@ func (d *Dashboard) news(w http.ResponseWriter, c *call, name string, build func
 		}
 		var problem []byte
 		if err != nil {
-			problem = fmt.Appendf(nil, `<p class="banner critical">%s</p>`, template.HTMLEscapeString(explain(err).Text))
+			said, gone := explain(err), ""
+			if said.Status < http.StatusInternalServerError {
+				gone = " data-gone" // what the page is about, and not Redis
+			}
+			problem = fmt.Appendf(nil, `<p class="banner critical"%s>%s</p>`, gone, template.HTMLEscapeString(said.Text))
 		} else if news, err := d.render(name, "live", c, v); err != nil {
 			return
 		} else if !bytes.Equal(news, live) {

@@ -58,6 +58,7 @@ func (a *app) deadCommand() *cobra.Command {
 		})}
 	a.groupFlag(export, &exportedGroup)
 	exported.declare(export.Flags(), true)
+	a.completeReason(export, &exportedGroup)
 	everyGroup := false
 	importing := &cobra.Command{Use: "import TOPIC [FILE]", Short: "publish exported dead letters, due now", Args: cobra.RangeArgs(1, 2),
 		Long: `Publishes exported dead letters, due now. FILE is by default -, standard input. Every group of the topic gets them:

@@ -30,6 +30,9 @@ type found struct {
 	Looked int                   `json:"looked"`
 	Of     int                   `json:"of"`
 	Topics []admin.SearchedTopic `json:"topics"`
+
+	Past      []admin.Ended           `json:"past"` // messages that ended
+	Histories admin.SearchedHistories `json:"histories"`
 }
 
 func (a *app) findCommand() *cobra.Command {
@@ -37,7 +40,8 @@ func (a *app) findCommand() *cobra.Command {
 	c := &cobra.Command{Use: "find [TEXT]", Short: "messages by ID, UUID, delay ID, key, metadata or text, in all states and topics", Args: cobra.MaximumNArgs(1),
 		Long: `Finds messages in all states and groups, of the topics that are named or of all. Without --by, TEXT may be
 in the ID, UUID, delay ID, payload or a value of the metadata, or be key=value of the metadata. An ID is looked up, which
-is cheap, and so is a delay ID, before messages are read. It only looks. It ends at --limit or --most, and then says how
+is cheap, and so is a delay ID, before messages are read. IDs, UUIDs and delay IDs are looked up in the histories of groups
+too: how a message ended, when, and by whom. It only looks. It ends at --limit or --most, and then says how
 to go on. It says where it looked, and what it left out. Exit code 1: nothing was found.`,
 		Example: "  redisdelay find 4711\n  redisdelay find \"order 4711\" --by delay-id --topic orders\n  redisdelay find --metadata kind=gift --limit 100 --json",
 		RunE: a.runs(func(ctx context.Context, args []string) error {
@@ -52,7 +56,7 @@ to go on. It says where it looked, and what it left out. Exit code 1: nothing wa
 	flags.StringArrayVar(&f.topics, "topic", nil, "look only in this `topic`; may be repeated")
 	flags.StringToStringVar(&f.metadata, "metadata", nil, "only those with this `key=value` in their metadata; may be repeated")
 	flags.IntVar(&f.limit, "limit", 20, "end when so many are found, at most 1000")
-	flags.IntVar(&f.most, "most", admin.DefaultMost, "end when so many messages were read, one for each group that has it")
+	flags.IntVar(&f.most, "most", admin.DefaultMost, "end when so many messages were read, one for each group that has it, or lines of histories")
 	flags.StringVar(&f.cursor, "cursor", "", "go on where a search ended, which printed this `text`")
 	_ = c.RegisterFlagCompletionFunc("topic", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return a.completeTopic(cmd, nil, prefix)
@@ -130,15 +134,21 @@ func (a *app) search(ctx context.Context, f searching, filter admin.Filter) erro
 			t.row(nil, m.Topic, stateName(p.State), p.Group, p.At, m.ID, m.DelayID, cut(m.UUID, 36), p.Deliveries, cut(p.Reason, 60), faint.in(f.view.short(m), true))
 		}
 	}
+	for _, e := range result.Past {
+		if !a.out.json {
+			t.row(nil, e.Topic, e.How, e.Group, e.At, e.ID, e.DelayID, cut(e.UUID, 36), nil, endedText(e), nil)
+		}
+	}
 	failed := t.flush("Nothing was found.", nil)
 	a.saidWhere(result)
 	if a.out.json {
-		a.out.object(found{result.Ended, result.Next, len(result.Messages), result.Looked, result.Of, result.Topics})
+		a.out.object(found{result.Ended, result.Next, len(result.Messages), result.Looked, result.Of, result.Topics,
+			append([]admin.Ended{}, result.Past...), result.Histories})
 	}
 	switch {
 	case err != nil || failed != nil:
 		return errors.Join(err, failed)
-	case len(result.Messages) == 0:
+	case len(result.Messages)+len(result.Past) == 0:
 		return errSaid
 	}
 	return nil
@@ -171,7 +181,7 @@ func (a *app) saidWhere(f admin.Found) {
 			args = append(args, "--cursor="+f.Next)
 		}
 		a.out.note("To go on: %s", commandLine(args...))
-	case len(f.Messages) == 0:
+	case len(f.Messages)+len(f.Past) == 0:
 		a.out.note("%s", strings.TrimSpace(a.where()))
 	}
 }

@@ -182,3 +182,48 @@ func TestFindIsInterrupted(t *testing.T) {
 	require.Contains(t, said.String(), `Left out of topic "b": what was not reached: the search was stopped before`)
 	require.Contains(t, said.String(), "To go on: redisdelay")
 }
+
+// The tool finds what became of a message in the histories of groups, of a plain topic and of
+// partitions.
+func TestFindSaysHowAMessageEnded(t *testing.T) {
+	t.Parallel()
+	parts, err := partition.Topics("orders", 2)
+	require.NoError(t, err)
+	for topic, named := range map[string]string{"reminders": "reminders", parts[1]: "orders"} {
+		w := emptyWorld(t)
+		for _, plain := range map[string][]string{"reminders": {"reminders"}, "orders": parts}[named] {
+			w.group(plain, "mails")
+		}
+		run := func(want int, args ...string) string {
+			t.Helper()
+			status, out, said := w.run("", args...)
+			require.Equal(t, want, status, "%s: %s", args, said)
+			return out + said
+		}
+		require.Contains(t, run(exitFailed, "find", "order 4711"), "No group keeps a history of messages that ended; turn it on: redisdelay groups history TOPIC GROUP --keep 24h")
+		run(0, "groups", "history", named, "mails", "--keep", "24h")
+		w.subscribe(topic, redisdelay.SubscriberConfig{ConsumerGroup: "mails"})
+		w.publish(topic, "uuid of it", "x", redisdelay.DelayIDKey, "order 4711")
+		require.Eventually(t, func() bool {
+			page, err := w.admin.History(t.Context(), topic, admin.HistoryFilter{})
+			return err == nil && len(page.Ended) == 1
+		}, 20*time.Second, time.Millisecond)
+		page, err := w.admin.History(t.Context(), topic, admin.HistoryFilter{})
+		require.NoError(t, err)
+		line := page.Ended[0]
+		for _, args := range []string{"order 4711", "order 4711|--by|delay-id", "uuid of it", "uuid of it|--by|uuid", line.ID, line.ID + "|--by|id", line.ID + "|--topic|" + named} {
+			said := run(0, append([]string{"find"}, strings.Split(args, "|")...)...)
+			require.Regexp(t, topic+` +acked +mails .*`+line.ID+` .*acked \S+ \S+ by \S+ pid \d+ after 1 delivery, the last one took`, said, args)
+			require.Contains(t, said, "Looked up the name in 1 line of histories.", args)
+			status, messages, where, _ := w.finds(strings.Split(args, "|")...)
+			require.Zero(t, status)
+			require.Empty(t, messages)
+			require.Len(t, where.Past, 1)
+			require.Equal(t, []string{topic, "acked", line.ID}, []string{where.Past[0].Topic, where.Past[0].How, where.Past[0].ID})
+		}
+		require.Contains(t, run(exitFailed, "find", "order 4712"), "Looked up the name in 1 line of histories.")
+		require.Contains(t, run(exitFailed, "find", "x", "--by", "text"), "Histories were not read: they have no metadata and no payloads.")
+		run(0, "groups", "history", named, "mails", "--off")
+		require.Contains(t, run(0, "find", "order 4711"), "acked", "a line stays for a while")
+	}
+}

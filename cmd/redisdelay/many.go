@@ -66,6 +66,9 @@ func (a *app) workCommand(family string, w *manyWork) *cobra.Command {
 	}
 	a.groupFlag(c, &w.group)
 	w.choose.declare(c.Flags(), true)
+	if op.State == admin.Dead {
+		a.completeReason(c, &w.group)
+	}
 	c.Flags().StringVar(&w.from, "from", "", "only those that are in this `file` of "+family+" export; -: standard input")
 	a.consentFlags(c.Flags())
 	a.jsonFlag(c.Flags())

@@ -135,6 +135,9 @@ type listing struct {
 func (a *app) listFlags(c *cobra.Command, q *listing, dead bool) {
 	a.groupFlag(c, &q.group)
 	q.choose.declare(c.Flags(), dead)
+	if dead {
+		a.completeReason(c, &q.group)
+	}
 	c.Flags().Lookup("limit").DefValue = "100"
 	q.choose.limit = 100
 	q.view.declare(c.Flags())

@@ -49,6 +49,10 @@ func TestTheToolSaysWhyAScheduleDidNotRun(t *testing.T) {
 	status, said, _ := w.run("", "schedules", "run", "reports", "nightly", "--yes")
 	require.Equal(t, 1, status)
 	require.Regexp(t, `^Asked for occurrence nightly@\d+ of schedule "nightly" of topic "reports", but a program failed to publish it: .*no file`, said)
+	require.Eventually(t, func() bool {
+		_, said, _ = w.run("", "doctor", "--late", "1ms")
+		return regexp.MustCompile(`Its last error, \S+ ago on ` + host + `: ".*no file /var/report"`).MatchString(said)
+	}, patience, 10*time.Millisecond)
 	close(broken)
 	status, said, _ = w.run("", "schedules", "run", "reports", "nightly", "--yes")
 	require.Zero(t, status, said)

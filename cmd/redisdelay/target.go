@@ -216,6 +216,28 @@ func (a *app) completeGroup(cmd *cobra.Command, args []string, prefix string) ([
 	})
 }
 
+// completeReason completes --reason to the reasons of dead letters, as "dead reasons" shows them.
+// It reads the oldest letters only.
+func (a *app) completeReason(c *cobra.Command, group *string) {
+	const most = 2000
+	_ = c.RegisterFlagCompletionFunc("reason", func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return a.completed(cmd, prefix, func(ctx context.Context) (reasons []string, err error) {
+			if len(args) == 0 {
+				return nil, nil
+			}
+			operator, g, err := a.groupOf(ctx, args[0], *group)
+			if err != nil {
+				return nil, err
+			}
+			found, err := operator.DeadReasons(ctx, args[0], admin.Bulk{Group: g.Group, Limit: most})
+			for _, r := range found.Reasons {
+				reasons = append(reasons, r.Reason)
+			}
+			return reasons, err
+		})
+	})
+}
+
 // completed returns the names that begin with the prefix, and are plain text.
 func (a *app) completed(cmd *cobra.Command, prefix string, find func(context.Context) ([]string, error)) (found []string, _ cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Root().Context()), 2*time.Second)

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/dashboard"
 	"github.com/redisdelay/watermill-redisdelay/internal/demo"
 )
@@ -64,7 +65,7 @@ func (a *app) serve(ctx context.Context, ui *uiSettings) (err error) {
 	if err := a.refuseEmptySettings("listen", "hosts", "public-url", "ui-user", "ui-password-file", "proxy-header", "proxies"); err != nil {
 		return err
 	}
-	config := dashboard.Config{Prefix: *ui.path, Hosts: *ui.hosts, PublicURL: *ui.publicURL, Logger: a.logger}
+	config := dashboard.Config{Prefix: *ui.path, Hosts: *ui.hosts, PublicURL: *ui.publicURL, UTC: a.utc, Logger: a.logger}
 	if a.settings.find("redact").given != byDefault { // without it, the page has a list of its own
 		config.Redact = slices.DeleteFunc(append([]string{}, *ui.redact...), func(name string) bool { return name == "" })
 	}
@@ -158,10 +159,29 @@ func (a *app) startDemo(ctx context.Context) (stop func() error, err error) {
 	}
 	select {
 	case <-began:
+		if err := a.acceptDemo(ctx); err != nil {
+			return nil, errors.Join(err, stop())
+		}
 		return stop, nil
 	case err := <-ended:
 		cancel()
 		server.Close()
 		return nil, errors.Join(err, ctx.Err())
 	}
+}
+
+// acceptDemo has the page ignore what is wrong with the server of the demo, which only the demo
+// uses.
+func (a *app) acceptDemo(ctx context.Context) error {
+	operator, err := a.admin()
+	if err != nil {
+		return err
+	}
+	found, err := operator.Diagnose(ctx, admin.DiagnoseOptions{})
+	for _, p := range found.Problems {
+		if err == nil && p.Topic == "" {
+			_, err = operator.Ignore(ctx, admin.Ignored{Kind: p.Kind, Severity: p.Severity, By: "demo", Why: "the server of the demo is in the memory of this program, and ends with it"})
+		}
+	}
+	return err
 }

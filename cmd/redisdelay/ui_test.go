@@ -60,8 +60,23 @@ func TestUIShowsLivingSampleTraffic(t *testing.T) {
 				return false
 			}
 		}
-		return !strings.Contains(body, "read-only")
+		return !strings.Contains(body, "read-only") && strings.Contains(body, "What needs you")
 	}, patience, 100*time.Millisecond)
+	body := get()
+	require.NotContains(t, body, "Of Redis", "the demo warns about its own server")
+	require.Contains(t, body, "2 problems ignored")
+}
+
+// One setting has the page and the other commands use UTC.
+func TestUIShowsTimesInUTC(t *testing.T) {
+	t.Parallel()
+	for flag, zone := range map[string]string{"--utc": ` data-zone="UTC"`, "--utc=false": ""} {
+		_, address := page(t, nil, "--demo", flag)
+		request, err := http.NewRequest(http.MethodGet, address, nil)
+		require.NoError(t, err)
+		_, body := loaded(t, request)
+		require.Contains(t, body, `<html lang="en"`+zone+">")
+	}
 }
 
 func TestUIAsksForThePassword(t *testing.T) {

@@ -3,9 +3,15 @@
   const $ = (id) => document.getElementById(id);
   const main = $("main");
 
-  // Times: shown in the browser's zone, with the exact instant on hover.
-  const full = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
-  const short = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  // Times: shown in the browser's zone, or in UTC if the page is set so, with the exact instant on
+  // hover. Forms say in which zone their times are.
+  const timeZone = document.documentElement.dataset.zone || Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const zones = new Intl.DateTimeFormat(undefined, { timeZone, timeZoneName: "short" });
+  const zone = (at) => zones.formatToParts(at).find((part) => part.type === "timeZoneName").value; // of summer or winter
+  const full = new Intl.DateTimeFormat(undefined, { timeZone, dateStyle: "medium", timeStyle: "long" });
+  const medium = new Intl.DateTimeFormat(undefined, { timeZone, dateStyle: "medium", timeStyle: "medium" });
+  const short = { format: (at) => medium.format(at) + " " + zone(at) };
+  document.querySelectorAll("input[name=zone]").forEach((field) => { field.value = timeZone; });
   const clock = (time) => {
     const at = new Date(time.dateTime);
     const exact = full.format(at) + " (." + String(at.getMilliseconds()).padStart(3, "0") + ")";
@@ -29,16 +35,15 @@
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 }, font: "12px system-ui, sans-serif" };
     const x = chart.data[0];
     const days = x[x.length - 1] - x[0] > 2 * 86400;
-    const label = new Intl.DateTimeFormat(undefined, days ? { day: "numeric", month: "short" } :
-      { hour: "2-digit", minute: "2-digit", second: x[x.length - 1] - x[0] < 300 ? "2-digit" : undefined, hourCycle: "h23" });
+    const label = new Intl.DateTimeFormat(undefined, days ? { timeZone, day: "numeric", month: "short" } :
+      { timeZone, hour: "2-digit", minute: "2-digit", second: x[x.length - 1] - x[0] < 300 ? "2-digit" : undefined, hourCycle: "h23" });
     const bars = chart.kind === "bars";
     const read = document.createElement("p"); // the values under the pointer
     read.className = "readout";
     read.setAttribute("aria-live", "off");
-    const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
     const point = (u) => {
       const i = u.cursor.idx;
-      read.textContent = i == null ? "" : exact.format(u.data[0][i] * 1000) + ": " + u.series.slice(1).map((s, n) =>
+      read.textContent = i == null ? "" : short.format(u.data[0][i] * 1000) + ": " + u.series.slice(1).map((s, n) =>
         s.label + " " + (u.data[n + 1][i] == null ? "–" : figure[chart.unit](u.data[n + 1][i]))).join(", ");
     };
     // What is all the same, such as nothing at all, has one mark, and not a row of equal ones.
@@ -114,7 +119,7 @@
   document.body.addEventListener("htmx:sseMessage", () => {
     refresh();
     const lost = $("trouble")?.textContent.trim() || main.querySelector("[data-trouble]"); // Redis does not answer
-    lost ? state("Not live: Redis does not answer", "lost") : state("Live", "live");
+    lost ? state($("trouble")?.querySelector("[data-gone]") ? "Not live" : "Not live: Redis does not answer", "lost") : state("Live", "live");
   });
 
   // Keys.

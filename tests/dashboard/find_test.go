@@ -88,6 +88,43 @@ func TestALostReminderIsFound(t *testing.T) {
 	})
 }
 
+// The end of order 4711 is found from its delay ID, in a plain topic and in a partition.
+func TestAMessageThatEndedIsFound(t *testing.T) {
+	on(t, func(t *testing.T, s *site) {
+		parts, err := partition.Topics("invoices", 2)
+		require.NoError(t, err)
+		b := open(t, s.address)
+		for named, topics := range map[string][]string{"reminders": {"reminders"}, "invoices": parts} {
+			topic, name := topics[len(topics)-1], "order 4711 of "+named
+			for _, plain := range topics {
+				messages := testkit.SubscribeTo(t, testkit.NewSubscriber(t, s.Server, func(c *redisdelay.SubscriberConfig) { c.ConsumerGroup = "mails" }), plain)
+				go func() {
+					for msg := range messages {
+						msg.Ack()
+					}
+				}()
+			}
+			_, err := s.admin.SetHistory(ctx, named, "mails", admin.History{Retention: time.Hour})
+			require.NoError(t, err)
+			msg := message.NewMessage("uuid of "+named, nil)
+			redisdelay.SetDelayID(msg, name, redisdelay.DelayIDReplace)
+			require.NoError(t, testkit.NewPublisher(t, s.Server).Publish(topic, msg))
+			require.Eventually(t, func() bool {
+				page, err := s.admin.History(ctx, named, admin.HistoryFilter{})
+				return err == nil && len(page.Ended) == 1
+			}, patience, 5*time.Millisecond)
+			b.click("Find")
+			for _, text := range []string{name, msg.UUID} {
+				b.search(text)
+				b.sees("Ended", "acked in mails", "after 1 delivery", topic, "of histories.")
+				require.Equal(t, 1, b.rows())
+			}
+		}
+		b.search("order 4712")
+		b.sees("Nothing was found.", "Looked up the name in 2 lines of histories.")
+	})
+}
+
 // Without contents nothing is found by metadata or payload.
 func TestAViewerFindsByNamesOnly(t *testing.T) {
 	t.Parallel()
