@@ -253,3 +253,9 @@ func (p HistoryPage) MarshalJSON() ([]byte, error) { return object(p) }
 
 // UnmarshalJSON reads them. The error names the fields that cannot be read.
 func (p *HistoryPage) UnmarshalJSON(text []byte) error { return read(text, p) }
+
+// MarshalJSON writes the fields as docs/control.md says.
+func (h SearchedHistories) MarshalJSON() ([]byte, error) { return object(h) }
+
+// UnmarshalJSON reads them. The error names the fields that cannot be read.
+func (h *SearchedHistories) UnmarshalJSON(text []byte) error { return read(text, h) }
