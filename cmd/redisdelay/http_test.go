@@ -404,7 +404,7 @@ func TestTopicDoesNotLeadOutOfThePath(t *testing.T) {
 		to := toHTTP(t, nil, target+path)
 		for _, name := range topics {
 			err := to.Publish(name, webhookOf("x"))
-			require.ErrorContains(t, err, "the path of the URL would have a step . or ..", "%s with %q", path, name)
+			require.ErrorContains(t, err, "a step of the URL's path would be . or ..", "%s with %q", path, name)
 			require.True(t, to.permanent(err))
 		}
 	}

@@ -249,7 +249,7 @@ func (p *httpPublisher) urlOf(topic string) (string, error) {
 	u.RawPath = strings.ReplaceAll(u.EscapedPath(), topicMark, url.PathEscape(topic))
 	u.Path, _ = url.PathUnescape(u.RawPath)
 	if strings.Contains(p.target.Path, topicMark) && hasDots(u.Path) {
-		return "", fmt.Errorf("%w: with topic %.64q the path of the URL would have a step . or ..", errUnsendable, topic)
+		return "", fmt.Errorf("%w: with topic %.64q a step of the URL's path would be . or .., which servers resolve", errUnsendable, topic)
 	}
 	u.RawQuery = strings.ReplaceAll(u.RawQuery, topicMark, url.QueryEscape(topic))
 	return u.String(), nil
