@@ -138,9 +138,10 @@ type shareWatch struct {
 // partitions after each call of that. A partition counts when somebody reads it.
 func watchShares(t testing.TB, s *redistest.Server, n int) *shareWatch {
 	t.Helper()
-	options := s.Client.(*redis.Client).Options()
-	w := &shareWatch{s: *s, names: topics(t, topic, n), looks: redis.NewClient(options)}
-	client := redis.NewClient(options)
+	known := s.Client.(*redis.Client).Options() // it has what a client keeps for itself, too
+	fresh := func() *redis.Client { return redis.NewClient(&redis.Options{Addr: known.Addr, DB: known.DB}) }
+	w := &shareWatch{s: *s, names: topics(t, topic, n), looks: fresh()}
+	client := fresh()
 	client.AddHook(redistest.AfterEach(func(redis.Cmder) { w.look() }))
 	s.Client = client
 	t.Cleanup(func() { _, _ = client.Close(), w.looks.Close() })
@@ -194,19 +195,20 @@ func (w *shareWatch) require(t testing.TB, most queue.GroupLimit) {
 // add up to more than the limit.
 func TestTheSharesNeverAddUpToMoreThanTheLimit(t *testing.T) {
 	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		asks := s // what the test asks is not watched
 		w := watchShares(t, &s, 4)
 		set(t, s, 2, 0, 0)
 		first, second := newSubscriber(t, s, 0, limited(40, 8, 12)), newSubscriber(t, s, 0, limited(40, 8, 12))
-		first.Follow(5 * time.Millisecond)
-		second.Follow(30 * time.Millisecond)
+		first.Follow(20 * time.Millisecond)
+		second.Follow(50 * time.Millisecond)
 		testkit.SubscribeTo(t, first, topic)
 		testkit.SubscribeTo(t, second, topic)
-		requireShares(t, s, 2, queue.GroupLimit{Rate: 20, Burst: 4, AtOnce: 6})
-		reads(t, s, 2)
+		requireShares(t, asks, 2, queue.GroupLimit{Rate: 20, Burst: 4, AtOnce: 6})
+		reads(t, asks, 2)
 
 		comes := func(n int, want queue.GroupLimit) {
 			testkit.Eventually(t, func() bool {
-				for _, options := range optionsIn(t, s, n) {
+				for _, options := range optionsIn(t, asks, n) {
 					if options.Limit != want {
 						return false
 					}
@@ -216,12 +218,12 @@ func TestTheSharesNeverAddUpToMoreThanTheLimit(t *testing.T) {
 		}
 		set(t, s, 2, 0, 4)
 		comes(4, queue.GroupLimit{Rate: 10, Burst: 2, AtOnce: 3})
-		reads(t, s, 4)
+		reads(t, asks, 4)
 		set(t, s, 2, 0, 0)
 		comes(2, queue.GroupLimit{Rate: 20, Burst: 4, AtOnce: 6})
 		set(t, s, 2, 0, 4)
 		comes(4, queue.GroupLimit{Rate: 10, Burst: 2, AtOnce: 3})
-		reads(t, s, 4)
+		reads(t, asks, 4)
 		w.require(t, queue.GroupLimit{Rate: 40, Burst: 8, AtOnce: 12})
 	})
 }
