@@ -83,7 +83,9 @@ func TestNextTokenIsAnEventAndWakesInTurn(t *testing.T) {
 			w.pass(501 * time.Millisecond)
 			turn = w.promote("scheduler|1")
 			require.Equal(t, []string{name}, box.received(), "as many as there are tokens, first come first")
-			require.LessOrEqual(t, turn.Wait, 501*time.Millisecond)
+			if len(w.limited("a")) > 0 { // otherwise the next event is another
+				require.LessOrEqual(t, turn.Wait, 501*time.Millisecond)
+			}
 			require.Len(t, w.sub("a").claim(1, woken(1, box.address("another"))).Messages, 1)
 		}
 		require.Empty(t, w.limited("a"))
