@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestProseOfDocumentsIsPlain checks the sentences of all Markdown files. A sentence has less than
-// 30 words, and a thing with a name as its subject, not a clause. Documents say what is true now.
+// TestProseOfDocumentsIsPlain checks the sentences of all Markdown files. A sentence has at most
+// 25 words, and a thing with a name as its subject, not a clause. Documents say what is true now.
 func TestProseOfDocumentsIsPlain(t *testing.T) {
-	const mostWords = 29
+	const mostWords = 25
 	clause := regexp.MustCompile(`^(Who|What|Whoever|Whatever|Those|Where|Which|How|Until when|From when|Since when) [^?]*$`)
 	story := regexp.MustCompile(`(?i)\b(as \w+ once|measured once|it seems|so far|in run \d|used to be|in an earlier|formerly|previously|a former)\b`)
 	for _, file := range documents(t) {
