@@ -214,6 +214,7 @@ func TestFindSaysHowAMessageEnded(t *testing.T) {
 		for _, args := range []string{"order 4711", "order 4711|--by|delay-id", "uuid of it", "uuid of it|--by|uuid", line.ID, line.ID + "|--by|id", line.ID + "|--topic|" + named} {
 			said := run(0, append([]string{"find"}, strings.Split(args, "|")...)...)
 			require.Regexp(t, topic+` +acked +mails .*`+line.ID+` .*acked \S+ \S+ by \S+ pid \d+ after 1 delivery, the last one took`, said, args)
+			require.NotContains(t, said, "nil", args)
 			require.Contains(t, said, "Looked up the name in 1 line of histories.", args)
 			status, messages, where, _ := w.finds(strings.Split(args, "|")...)
 			require.Zero(t, status)
