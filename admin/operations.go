@@ -65,8 +65,8 @@ func Operations() []Operation {
 		{Name: "reschedule", Verb: "reschedule", Unit: "message", Of: OfTopic, State: Waiting, Waits: true, Times: true, Spreads: true, Partitions: true,
 			Effect: "Give messages that wait another due time.",
 			run:    (*Admin).RescheduleAll},
-		{Name: "now", Verb: "deliver now", Unit: "message", Of: OfTopic, State: Waiting, Waits: true, Spreads: true, Partitions: true,
-			Effect: "Deliver messages that wait now.",
+		{Name: "deliver-now", Verb: "deliver", Unit: "message", Of: OfTopic, State: Waiting, Waits: true, Spreads: true, Partitions: true,
+			Effect: "Deliver messages that wait at once.",
 			run:    (*Admin).RescheduleAll},
 		{Name: "cancel", Verb: "cancel", Unit: "message", Of: OfTopic, State: Waiting, Waits: true, Deletes: true, Partitions: true,
 			Effect: "Take back messages that wait.",
@@ -163,7 +163,7 @@ type Bulk struct {
 	Schedule string // name of a recurring schedule
 	Filter   Filter // chooses messages; the zero value chooses all
 
-	// Limit is the maximum number of messages that are changed, the first by time. 0 means all. Of a
+	// Limit is the maximum number of messages that are changed, the oldest first. 0 means all. Of a
 	// partitioned topic they are changed partition by partition.
 	Limit int
 

@@ -26,28 +26,28 @@ const (
 )
 
 // CancelAll cancels many messages that wait for their due time or for a retry, in chunks of 100,
-// and returns how many. A retry is cancelled in Bulk.Group alone: unlike Cancel, it changes no other
+// and returns how many. It cancels a retry in Bulk.Group alone: unlike Cancel, it changes no other
 // group. Nothing brings the messages back, so list and keep them first.
 //
-// When ctx ends, the chunk that has begun is finished, and a later call goes on. A message that does
-// not wait any more when its turn comes stays as it is, see Progress.Gone. Errors wrap
+// When ctx ends, it finishes the chunk that has begun, and a later call goes on. A message that
+// does not wait any more when its turn comes stays as it is, see Progress.Gone. Errors wrap
 // ErrInvalidArgument for a wrong Bulk.
 func (a *Admin) CancelAll(ctx context.Context, topic string, bulk Bulk) (int, error) {
 	return a.waits(ctx, "cancel", topic, bulk, rights.CancellingMany)
 }
 
-// RescheduleAll gives many messages that wait for their due time or for a retry another one: Bulk.When,
-// or theirs moved by Bulk.By. Without either, or if that is in the past, they are delivered now. It
-// does so in chunks of 100, and returns how many it changed. A retry gets it in Bulk.Group alone:
-// unlike Reschedule, it changes no other group. It ignores messages that are published after it
-// began. One run takes a million messages at most.
+// RescheduleAll gives many messages that wait for their due time or for a retry another one:
+// Bulk.When, or theirs moved by Bulk.By. Without either, or if that is in the past, they are
+// delivered now. It does so in chunks of 100, and returns how many it changed. A retry gets it in
+// Bulk.Group alone: unlike Reschedule, it changes no other group. It ignores messages that are
+// published after it began. One run takes a million messages at most.
 //
 // It changes each message once. A second run with By moves again what the first has moved, unless
 // both have the same Bulk.Listed. So list the messages first, and pass them to each run.
 //
-// ctx and messages that do not wait any more are as for CancelAll. A message that cannot have the
-// due time stays as it is, see Progress.Refused. The error at the end names some of these, and wraps
-// ErrPastExpiry, ErrExists or ErrInvalidArgument, as those of Reschedule.
+// It treats ctx, and messages that do not wait any more, as CancelAll does. A message that cannot
+// have the due time stays as it is, see Progress.Refused. The error at the end names some of these,
+// and wraps ErrPastExpiry, ErrExists or ErrInvalidArgument.
 func (a *Admin) RescheduleAll(ctx context.Context, topic string, bulk Bulk) (int, error) {
 	return a.waits(ctx, "reschedule", topic, bulk, rights.MovingDueTimes)
 }

@@ -261,7 +261,7 @@ func TestNowAndSpreadOfWaitingMessages(t *testing.T) {
 		s.register(t, "a", "b")
 		s.fill(t, 30)
 		now := s.stats(t).Now
-		o, _ := admin.OperationNamed("now")
+		o, _ := admin.OperationNamed("deliver-now")
 		n, err := o.Run(ctx, s.admin, topic, admin.Bulk{Filter: gifts, Limit: 2})
 		require.NoError(t, err)
 		require.Equal(t, 2, n)
@@ -326,7 +326,7 @@ func TestBulkNamesWhatItCannotReschedule(t *testing.T) {
 	})
 }
 
-// What was listed and does not wait for that time any more is left alone, and counted.
+// A listed message that does not wait for that time any more stays as it is, and is counted.
 func TestBulkLeavesWhatDoesNotWaitAnyMore(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.register(t, "a", "b")

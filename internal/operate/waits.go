@@ -60,8 +60,8 @@ func (t *Topic) RescheduleWaits(ctx context.Context, waits []Wait) ([]error, err
 // ErrGone means that a message does not wait any more, or not for the same time.
 var ErrGone = errors.New("the message does not wait for that time any more")
 
-// inWaits runs a call about each message in one pipeline, and returns the outcomes. Calls that found
-// the group set changed are made again.
+// inWaits runs a call about each message in one pipeline, and returns the outcomes. It makes calls
+// again that found the group set changed.
 func (t *Topic) inWaits(ctx context.Context, waits []Wait, call func(*queue.Groups, Wait, string) *queue.Call) ([]error, error) {
 	limited, end := queue.WhileRemembered(ctx)
 	defer end()
