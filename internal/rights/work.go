@@ -48,6 +48,8 @@ var (
 	Tailing        = Work{Name: "tail", scripts: []string{"look", "passing"}}
 	Cancelling     = Work{Name: "cancel", scripts: []string{"look", "cancel", "seek", "recall", "inspect"}, besides: Finding.besides}
 	Rescheduling   = Work{Name: "reschedule", scripts: []string{"look", "reschedule", "seek", "recall", "inspect"}, besides: Finding.besides}
+	CancellingMany = Work{Name: "cancel many", scripts: []string{"look", "stats", "page", "cancel"}}
+	MovingDueTimes = Work{Name: "reschedule many", scripts: []string{"look", "stats", "page", "reschedule"}}
 	Requeueing     = Work{Name: "requeue", scripts: []string{"requeue"}}
 	Discarding     = Work{Name: "discard", scripts: []string{"discard"}}
 	RequeueingMany = Work{Name: "requeue many", scripts: []string{"look", "stats", "page", "requeue"}}
