@@ -548,6 +548,28 @@ func ExampleAdmin_Kill() {
 	// poison is dead: killed: it never ends
 }
 
+func ExampleAdmin_ReleaseWorker() {
+	s := start()
+	defer s.stop()
+	hangs := s.subscribe("orders")
+	check(s.publisher.Publish("orders", message.NewMessage("order 1", nil)))
+	<-hangs // its handler never ends
+	workers, err := s.admin.Workers(ctx, "orders")
+	check(err)
+	other := s.subscribe("orders")
+
+	n, err := s.admin.ReleaseWorker(ctx, workers[0])
+	check(err)
+	fmt.Println(n, "released")
+	msg := <-other
+	fmt.Println(msg.UUID, "comes again")
+	msg.Ack()
+
+	// Output:
+	// 1 released
+	// order 1 comes again
+}
+
 func ExampleAdmin_DeleteDead() {
 	s := start()
 	defer s.stop()

@@ -56,6 +56,7 @@ var (
 	DiscardingMany = Work{Name: "discard many", scripts: []string{"look", "stats", "page", "discard"}}
 	Arriving       = Work{Name: "move to", scripts: []string{"open", "look", "publish", "cancel", "reschedule"}, besides: enrolling, opens: true}
 	Killing        = Work{Name: "kill", scripts: []string{"look", "kill"}}
+	Releasing      = Work{Name: "release a worker", scripts: []string{"look", "expire", "nudge"}, besides: []string{"HSCAN"}}
 	Pausing        = Work{Name: "pause", scripts: []string{"look", "pause"}}
 	Resuming       = Work{Name: "resume", scripts: []string{"look", "resume"}}
 	Assigning      = Work{Name: "assign", scripts: []string{"look", "assign"}}
