@@ -610,6 +610,25 @@ func ExampleAdmin_MoveDead() {
 	// Output: 2 moved, 2 there
 }
 
+// Topic "orders" has a new name. What waits and what is dead moves there.
+func ExampleAdmin_Move() {
+	s := start()
+	defer s.stop()
+	s.die("orders", "order 1", "order 2")
+	reminder := message.NewMessage("uuid", []byte("order 3"))
+	redisdelay.DelayFor(reminder, time.Hour)
+	check(s.publisher.Publish("orders", reminder))
+
+	moved, err := s.admin.Move(ctx, "orders", admin.Moving{To: "shop-orders", Create: true})
+	check(err)
+	fmt.Println(moved.Messages, "moved, groups", moved.Created)
+	for _, sentence := range moved.Explain() { // what stays, and why
+		fmt.Println(sentence)
+	}
+
+	// Output: 3 moved, groups [default]
+}
+
 func ExampleAdmin_SetLimit() {
 	s := start()
 	defer s.stop()

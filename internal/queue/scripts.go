@@ -98,6 +98,12 @@ var (
 	SingleScript     = load("single")
 	nudgeScript      = load("nudge")
 	AssignScript     = load("assign")
+
+	// These move messages to another topic.
+	GatherScript = load("gather")
+	AdoptScript  = load("adopt")
+	DepartScript = load("depart")
+	ArriveScript = load("arrive")
 )
 
 // Scripts returns the text of each script by its name.
