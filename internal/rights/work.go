@@ -48,12 +48,15 @@ var (
 	Tailing        = Work{Name: "tail", scripts: []string{"look", "passing"}}
 	Cancelling     = Work{Name: "cancel", scripts: []string{"look", "cancel", "seek", "recall", "inspect"}, besides: Finding.besides}
 	Rescheduling   = Work{Name: "reschedule", scripts: []string{"look", "reschedule", "seek", "recall", "inspect"}, besides: Finding.besides}
+	CancellingMany = Work{Name: "cancel many", scripts: []string{"look", "stats", "page", "cancel"}}
+	MovingDueTimes = Work{Name: "reschedule many", scripts: []string{"look", "stats", "page", "reschedule"}}
 	Requeueing     = Work{Name: "requeue", scripts: []string{"requeue"}}
 	Discarding     = Work{Name: "discard", scripts: []string{"discard"}}
 	RequeueingMany = Work{Name: "requeue many", scripts: []string{"look", "stats", "page", "requeue"}}
 	DiscardingMany = Work{Name: "discard many", scripts: []string{"look", "stats", "page", "discard"}}
 	Arriving       = Work{Name: "move to", scripts: []string{"open", "look", "publish", "cancel", "reschedule"}, besides: enrolling, opens: true}
 	Killing        = Work{Name: "kill", scripts: []string{"look", "kill"}}
+	Releasing      = Work{Name: "release a worker", scripts: []string{"look", "expire", "nudge"}, besides: []string{"HSCAN"}}
 	Pausing        = Work{Name: "pause", scripts: []string{"look", "pause"}}
 	Resuming       = Work{Name: "resume", scripts: []string{"look", "resume"}}
 	Assigning      = Work{Name: "assign", scripts: []string{"look", "assign"}}
