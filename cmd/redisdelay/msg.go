@@ -63,8 +63,8 @@ groups. If a group has one of these ready, in hand or dead, nothing changes. An 
 	var in, at string
 	moved := a.waitWork("reschedule")
 	reschedule := a.msgCommandBy("reschedule", "give messages that wait another due time", meant+"\nA time at or after expires_at is refused."+manyMeant+`--by moves
-each due time, and needs --export FILE, so that the command can be run again with --from FILE and moves none twice. With
---from and no time, each message gets the due time that it has in the file.`, `orders "order 123" --in 2h`, moved, func(f *pflag.FlagSet) {
+each due time, and needs --export FILE, so that the command can be run again with --from FILE and moves none twice.
+With --from and no time, each message gets the due time that it has in the file.`, `orders "order 123" --in 2h`, moved, func(f *pflag.FlagSet) {
 		f.StringVar(&in, "in", "", "due after this `duration`; a negative one is now")
 		f.StringVar(&at, "at", "", "due at this `time`, such as \"tomorrow 9:00\", 2h (from now) or 2026-11-27T09:00:00Z; a past one is now")
 		a.consentFlags(f)

@@ -248,7 +248,8 @@ type exportedWait struct {
 }
 
 // write writes the chosen messages to the file of --export, and returns how many are left out
-// because they cannot be read. The file is on the disk when it returns. It is removed after an error.
+// because they cannot be read. The file is on the disk when it returns. It is removed after an
+// error.
 func (w *waitWork) write(ctx context.Context, operator *admin.Admin, topic string, bulk admin.Bulk) (unreadable int, err error) {
 	file, err := os.OpenFile(w.export, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
