@@ -102,7 +102,7 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 		"schedules show":   {{topic, "clock" + evil}, {topic, "odd"}, {topic, "missing" + evil}},
 		"schedules pause":  {{topic, "clock" + evil}, {topic, evil}},
 		"schedules resume": {{topic, "clock" + evil}, {topic, evil}},
-		"schedules run":    {{topic, "clock" + evil}, {topic, "clock" + evil, "--yes"}, {topic, evil}},
+		"schedules run":    {{topic, "clock" + evil}, {topic, "clock" + evil, "--yes", "--wait", "10ms"}, {topic, evil}},
 		"schedules rm":     {{topic, "clock" + evil, "--dry-run"}, {topic, "odd", "--yes"}, {topic, evil}},
 		"workers release":  {{topic, evil}, {topic, evil, "--group", group}, {"missing" + evil, "x"}},
 		"partitions show":  {{"missing" + evil}, {topic}},
