@@ -51,7 +51,7 @@ const manyMeant = `
 Without MESSAGE it is about many: those that the flags choose, or --all. They wait for their due time, or with --state
 for a retry of a group, and --since and --until are of the due time. It counts them, asks, and changes them in chunks
 of 100. It can be stopped between two chunks, and be run again. A message that does not wait any more when its turn comes
-stays as it is. `
+stays as it is.`
 
 // declare adds the flags of many messages to a command on one message.
 func (w *waitWork) declare(c *cobra.Command) {
@@ -248,7 +248,8 @@ type exportedWait struct {
 }
 
 // write writes the chosen messages to the file of --export, and returns how many are left out
-// because they cannot be read. The file is on the disk when it returns. It is removed after an error.
+// because they cannot be read. The file is on the disk when it returns. After an error there is
+// none.
 func (w *waitWork) write(ctx context.Context, operator *admin.Admin, topic string, bulk admin.Bulk) (unreadable int, err error) {
 	file, err := os.OpenFile(w.export, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -179,7 +179,7 @@ func TestACommandOnManyMessagesSaysWhatIsMeant(t *testing.T) {
 	require.Regexp(t, `^due was 20\d\d-\d\d-\d\dT[0-9:.]+Z$`, acts[0].Detail)
 }
 
-// What retries is of a group, and an import delivers it to others only if that is said.
+// A retry belongs to a group. An import delivers it to others only if the operator says so.
 func TestManyRetriesAreOfTheGroup(t *testing.T) {
 	t.Parallel()
 	w := reminders(t)
