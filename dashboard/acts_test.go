@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,4 +85,31 @@ func TestTheHistoryOfAGroupIsSetChangedAndReset(t *testing.T) {
 	_, _ = s.post("/history/reset", "t", "orders", "g", "g")
 	require.Zero(t, history())
 	require.Equal(t, []string{"ann reset-history g ", "ann keep-history g no history", "ann keep-history g 24h0m0s, 500 messages: lost"}, s.did()[:3])
+}
+
+// An act on a message has when that was due, and the log is searched by person, topic and time.
+func TestTheAuditLogHasDueTimesAndIsFiltered(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, operator)
+	var due []string
+	for i, do := range []string{"later", "now", "cancel"} {
+		id := s.publish("orders", time.Hour, nil, do)
+		m, err := s.admin.Get(ctx, "orders", admin.ByID(id))
+		require.NoError(t, err)
+		due = append(due, m.DueText())
+		require.Regexp(t, "^due was 20", due[i])
+		status, _ := s.post("/message/"+do, "t", "orders", "id", id, "in", "2h")
+		require.Equal(t, http.StatusSeeOther, status)
+	}
+	require.Equal(t, []string{"ann cancel  " + due[2], "ann deliver-now  " + due[1], "ann reschedule  in 2h0m0s, " + due[0]}, s.did())
+	require.NoError(t, s.admin.Record(ctx, admin.Act{By: "bob", Action: "pause", Topic: "mails"}))
+	for filter, want := range map[string][2]bool{"": {true, true}, "by=bob": {false, true}, "t=orders": {true, false}, "since=1h": {true, true}, "by=ann&t=mails": {false, false}} {
+		_, body := s.get("/audit?" + filter)
+		require.Equal(t, want[0], strings.Contains(body, due[0]), filter)
+		require.Equal(t, want[1], strings.Contains(body, "<td>bob</td>"), filter)
+	}
+	_, body := s.get("/audit?since=0s")
+	require.NotContains(t, body, "<td>bob</td>")
+	status, _ := s.get("/audit?since=soonish")
+	require.Equal(t, http.StatusBadRequest, status)
 }

@@ -55,7 +55,7 @@ func (a *app) msgCommand() *cobra.Command {
 groups. If a group has one of these ready, in hand or dead, nothing changes. An ID means one message, in the groups in which it waits.`
 	cancel := a.msgCommandBy("cancel", "take back a message that waits", meant, `orders "order 123"`, a.consentFlags,
 		func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, ref admin.Ref) error {
-			return a.onOne(ctx, o, act{Action: "cancel", Topic: topic, ID: m.ID}, "", func() error { return o.Cancel(context.WithoutCancel(ctx), topic, ref) })
+			return a.onOne(ctx, o, act{Action: "cancel", Topic: topic, ID: m.ID}, m.DueText(), func() error { return o.Cancel(context.WithoutCancel(ctx), topic, ref) })
 		})
 	var in, at string
 	reschedule := a.msgCommandBy("reschedule", "give a waiting message another due time", meant+"\nA time at or after expires_at is refused.", `orders "order 123" --in 2h`, func(f *pflag.FlagSet) {
@@ -67,12 +67,12 @@ groups. If a group has one of these ready, in hand or dead, nothing changes. An 
 			return err
 		}
 		err = o.Reschedule(context.WithoutCancel(ctx), topic, ref, when)
-		return a.didOne(ctx, o, act{Action: "reschedule", Topic: topic, ID: m.ID}, dueText(in, at), err)
+		return a.didOne(ctx, o, act{Action: "reschedule", Topic: topic, ID: m.ID}, strings.TrimSuffix(dueText(in, at)+", "+m.DueText(), ", "), err)
 	})
 	now := a.msgCommandBy("now", "have a waiting message delivered now", meant, `orders "order 123"`, nil,
 		func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, ref admin.Ref) error {
 			err := o.Reschedule(context.WithoutCancel(ctx), topic, ref, admin.When{})
-			return a.didOne(ctx, o, act{Action: "deliver-now", verb: "deliver", Topic: topic, ID: m.ID}, "", err)
+			return a.didOne(ctx, o, act{Action: "deliver-now", verb: "deliver", Topic: topic, ID: m.ID}, m.DueText(), err)
 		})
 	return a.family("msg", "single messages: look, cancel, reschedule, kill", list, get, cancel, reschedule, now,
 		a.killCommand(),

@@ -56,3 +56,28 @@ func TestAnOperatorKeepsAHistory(t *testing.T) {
 		require.Equal(t, []string{"ann reset-history", "ann keep-history", "ann keep-history"}, s.acts())
 	})
 }
+
+// An operator finds who moved a message last night, and when it was due.
+func TestAnOperatorFindsWhoMovedAMessage(t *testing.T) {
+	on(t, func(t *testing.T, s *site) {
+		require.NoError(t, s.admin.Record(ctx, admin.Act{By: "bob", Action: "pause", Topic: "mails"}))
+		s.publish(topic, time.Hour, "x")
+		page, err := s.admin.List(ctx, topic, admin.Query{State: admin.Waiting})
+		require.NoError(t, err)
+		b := open(t, s.address+"/message?t="+topic+"&id="+page.Messages[0].ID)
+		b.click("Deliver now, or later")
+		b.fill("in", "5h")
+		b.click("Reschedule")
+		b.sees("Rescheduled")
+		b.click("Audit log")
+		b.sees("bob pause mails", "in 5h0m0s, due was 20")
+		b.fill("t", topic)
+		b.fill("since", "20h")
+		b.click("Filter")
+		b.sees(page.Messages[0].DueText())
+		require.NotContains(t, b.text(), "bob")
+		b.fill("t", "nothing")
+		b.click("Filter")
+		b.sees("Nothing of that is in the audit log.")
+	})
+}
