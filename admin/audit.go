@@ -70,27 +70,76 @@ func isActCursor(text string) bool {
 	return ok && first == nil && second == nil
 }
 
-// Acts returns about limit acts of the audit log (default 100, at most 1,000), the newest first,
-// and the cursor of the next page, as Topics does. Errors wrap ErrInvalidArgument for another
-// cursor.
-func (a *Admin) Acts(ctx context.Context, cursor string, limit int) (acts []Act, next string, err error) {
-	if cursor != "" && !isActCursor(cursor) {
-		return nil, "", fmt.Errorf("acts: %w: %q is not a cursor of Acts", ErrInvalidArgument, cursor)
+// ActFilter chooses acts of the audit log. The zero value chooses all.
+type ActFilter struct {
+	By    string // only what this person did
+	Topic string // only what was done to this topic
+
+	// Since and Until are times by the server's clock: only acts at or after Since, and before
+	// Until. Nothing older than Since is read.
+	Since, Until time.Time
+
+	// Limit is how many acts a page has at most. Default 100, at most 1,000.
+	Limit int
+
+	// Cursor is where the page begins: "" for the newest, else ActPage.Next.
+	Cursor string
+}
+
+// ActPage is a page of the audit log.
+type ActPage struct {
+	Acts   []Act  // the newest first
+	Looked int    // how many acts were read
+	Next   string // Cursor of the next page; "" if there is none
+}
+
+// FindActs returns acts of the audit log, the newest first. A call reads at most 1,000, so a page
+// may have few or none and a Next all the same. Errors wrap ErrInvalidArgument for another cursor.
+func (a *Admin) FindActs(ctx context.Context, f ActFilter) (page ActPage, err error) {
+	cursor := f.Cursor
+	switch {
+	case cursor != "" && !isActCursor(cursor):
+		return page, fmt.Errorf("acts: %w: %q is not a cursor of Acts", ErrInvalidArgument, cursor)
+	case cursor == "" && !f.Until.IsZero():
+		cursor = fmt.Sprintf("%d-0", max(f.Until.UnixMilli(), 1))
 	}
-	limit = min(cmp.Or(max(limit, 0), 100), 1000)
-	found, err := queue.AuditBefore(ctx, a.client, a.config.KeyPrefix, cursor, limit)
+	limit := min(cmp.Or(max(f.Limit, 0), 100), 1000)
+	reads := limit
+	if f.By != "" || f.Topic != "" {
+		reads = 1000
+	}
+	found, err := queue.AuditBefore(ctx, a.client, a.config.KeyPrefix, cursor, reads)
 	if err != nil {
-		return nil, "", fmt.Errorf("acts: %w", err)
+		return page, fmt.Errorf("acts: %w", err)
 	}
+	topic := strings.ToValidUTF8(f.Topic, "\ufffd") // as Record writes it
 	for _, entry := range found {
+		if !f.Since.IsZero() && entry.At.Before(f.Since) {
+			return page, nil
+		}
+		page.Looked++
 		act := Act{At: entry.At}
 		for name, text := range act.texts() {
 			*text = entry.Fields[name]
 		}
-		acts = append(acts, act)
+		if f.By != "" && act.By != f.By || f.Topic != "" && act.Topic != topic {
+			continue
+		}
+		if page.Acts = append(page.Acts, act); len(page.Acts) == limit {
+			page.Next = entry.ID
+			return page, nil
+		}
 	}
-	if len(found) == limit {
-		next = found[limit-1].ID
+	if len(found) == reads {
+		page.Next = found[reads-1].ID
 	}
-	return acts, next, nil
+	return page, nil
+}
+
+// Acts returns about limit acts of the audit log (default 100, at most 1,000), the newest first,
+// and the cursor of the next page, as Topics does. It is FindActs without a filter. Errors wrap
+// ErrInvalidArgument for another cursor.
+func (a *Admin) Acts(ctx context.Context, cursor string, limit int) (acts []Act, next string, err error) {
+	page, err := a.FindActs(ctx, ActFilter{Cursor: cursor, Limit: limit})
+	return page.Acts, page.Next, err
 }

@@ -65,3 +65,51 @@ func TestActsNameNoOtherTopic(t *testing.T) {
 		require.Equal(t, "\ufffd", acts[0].Error)
 	})
 }
+
+// A look for what was done since a time reads no older acts.
+func TestActsAreFoundByPersonTopicAndTime(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		at := func(seconds int) time.Time { return time.UnixMilli(int64(1_000_000 + 1000*seconds)) }
+		for i := range 2500 {
+			id := fmt.Sprintf("%d-1", at(i).UnixMilli())
+			require.NoError(t, s.Client.Do(ctx, "XADD", queue.AuditLog(s.Prefix), id, "by", []string{"ann", "bob"}[i%2], "action", fmt.Sprint("act ", i), "topic", "orders").Err())
+		}
+		acts := func(f admin.ActFilter) (found []string, looked int) {
+			for {
+				page, err := s.admin.FindActs(ctx, f)
+				require.NoError(t, err)
+				for _, act := range page.Acts {
+					found = append(found, act.Action)
+				}
+				looked += page.Looked
+				if f.Cursor = page.Next; f.Cursor == "" {
+					return found, looked
+				}
+			}
+		}
+		found, looked := acts(admin.ActFilter{Since: at(2497)})
+		require.Equal(t, []string{"act 2499", "act 2498", "act 2497"}, found)
+		require.Equal(t, 3, looked)
+		found, _ = acts(admin.ActFilter{Since: at(10), Until: at(14), By: "ann"})
+		require.Equal(t, []string{"act 12", "act 10"}, found)
+		found, looked = acts(admin.ActFilter{By: "bob", Limit: 7})
+		require.Len(t, found, 1250)
+		require.Equal(t, 2500, looked)
+		found, _ = acts(admin.ActFilter{Topic: "others"})
+		require.Empty(t, found)
+		found, _ = acts(admin.ActFilter{Until: time.UnixMilli(-5)})
+		require.Empty(t, found)
+	})
+}
+
+// An act has when the message was due, so an operator can go back.
+func TestDueTextTellsWhenAMessageIsDue(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 28, 10, 0, 0, 0, time.FixedZone("", 3600))
+	require.Equal(t, "due was 2026-11-28T09:00:00Z", admin.Message{Places: []admin.Place{{State: admin.Waiting, At: at}}}.DueText())
+	require.Equal(t, `due was 2026-11-28T09:00:00.5Z in group "a", 2026-11-28T09:00:00Z in group "b"`, admin.Message{Places: []admin.Place{
+		{State: admin.Retrying, Group: "a", At: at.Add(500 * time.Millisecond)}, {State: admin.Retrying, Group: "b", At: at}, {State: admin.Dead, Group: "c", At: at},
+	}}.DueText())
+	require.Empty(t, admin.Message{Places: []admin.Place{{State: admin.Ready}, {State: admin.InHand, At: at}}}.DueText())
+	require.Empty(t, admin.Message{}.DueText())
+}

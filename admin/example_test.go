@@ -548,6 +548,21 @@ func ExampleAdmin_Kill() {
 	// poison is dead: killed: it never ends
 }
 
+func ExampleAdmin_FindActs() {
+	s := start()
+	defer s.stop()
+	check(s.admin.Record(ctx, admin.Act{By: "ann", Action: "pause", Topic: "orders"}))
+	check(s.admin.Record(ctx, admin.Act{By: "bob", Action: "resume", Topic: "orders"}))
+
+	page, err := s.admin.FindActs(ctx, admin.ActFilter{By: "ann", Since: time.Now().Add(-20 * time.Hour)})
+	check(err)
+	for _, act := range page.Acts {
+		fmt.Println(act.By, act.Action, act.Topic)
+	}
+
+	// Output: ann pause orders
+}
+
 func ExampleAdmin_ReleaseWorker() {
 	s := start()
 	defer s.stop()

@@ -22,7 +22,7 @@ func (w Worker) Named(text string) bool {
 }
 
 // ReleaseWorker ends all leases that a subscription has now, and returns how many. w is of Workers:
-// its Topic, Group and Subscription count. It is for a process that hangs. Its messages
+// its Topic, Group, Subscription and Address count. It is for a process that hangs. Its messages
 // are ready at once, in front, for all subscriptions of the group.
 //
 // Each lease counts as one that expired. So its message may become a suspect, and the delivery
@@ -42,7 +42,7 @@ func (a *Admin) ReleaseWorker(ctx context.Context, w Worker) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("release: %w", err)
 	}
-	ended, err := t.Release(ctx, w.Group, w.Subscription)
+	ended, err := t.Release(ctx, w.Group, w.Subscription, w.Address)
 	if err != nil {
 		return ended, fmt.Errorf("release: %w", aboutTopic(w.Topic, err))
 	}

@@ -2,35 +2,53 @@ package dashboard
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/when"
 )
 
 // auditPage is a page of the audit log.
 type auditPage struct {
-	Acts  []admin.Act
-	Next  string // address of the next page
-	First bool
+	By, Topic, Since string // the filter, as typed
+	Acts             []admin.Act
+	Newest, Next     string // addresses of the first and the next page
+	First            bool
 }
 
+// Filtered returns whether the page leaves out acts.
+func (p auditPage) Filtered() bool { return p.By != "" || p.Topic != "" || p.Since != "" }
+
 func (d *Dashboard) audit(c *call) (*view, error) {
-	cursor := c.q("cursor")
-	type page struct {
-		acts []admin.Act
-		next string
+	p := &auditPage{By: strings.TrimSpace(c.q("by")), Topic: c.q("t"), Since: strings.TrimSpace(c.q("since"))}
+	f := admin.ActFilter{By: p.By, Topic: p.Topic, Cursor: c.q("cursor"), Limit: 50}
+	if p.Since != "" {
+		var err error
+		if f.Since, err = when.Parse(p.Since, d.sweep.now().In(d.zone(c)), when.Past); err != nil {
+			return nil, bad(sentence(err))
+		}
 	}
-	found, err := cached(c.ctx, &d.reads, "audit:"+cursor, func(ctx context.Context) (page, error) {
-		acts, next, err := d.admin.Acts(ctx, cursor, 50)
-		return page{acts, next}, err
+	key := fmt.Sprintf("audit:%q:%q:%q:%s:%s", f.By, f.Topic, p.Since, c.q("zone"), f.Cursor)
+	found, err := cached(c.ctx, &d.reads, key, func(ctx context.Context) (page admin.ActPage, err error) {
+		for { // the log has about 10,000 acts, and a call reads 1,000
+			more, err := d.admin.FindActs(ctx, f)
+			page.Acts, page.Next = append(page.Acts, more.Acts...), more.Next
+			if f.Cursor, f.Limit = more.Next, f.Limit-len(more.Acts); err != nil || f.Cursor == "" || f.Limit <= 0 {
+				return page, err
+			}
+		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	p := &auditPage{Acts: found.acts, First: cursor == ""}
-	if found.next != "" {
-		p.Next = d.address("/audit", "cursor", found.next)
+	p.Acts, p.First = found.Acts, c.q("cursor") == ""
+	filter := []string{"by", p.By, "t", p.Topic, "since", p.Since, "zone", c.q("zone")}
+	p.Newest = d.address("/audit", filter...)
+	if found.Next != "" {
+		p.Next = d.address("/audit", append(filter, "cursor", found.Next)...)
 	}
-	return &view{Title: "Audit log", Crumbs: []crumb{{"Topics", d.address("/")}}, Now: d.sweep.now(), Live: p.First, Data: p}, nil
+	return &view{Title: "Audit log", Crumbs: []crumb{{"Topics", d.address("/")}}, Now: d.sweep.now(), Live: p.First && p.Since == "", Data: p}, nil
 }
 
 // record notes a change in the audit log and in the program's log.

@@ -189,6 +189,10 @@ func (d *Dashboard) settle(c *call) (string, error) {
 	act := admin.Act{By: c.user.Name, Topic: topic, Group: group, MessageID: id}
 	message := admin.GroupMessage{Group: group, ID: id}
 	said, gone := "", false
+	was := func() string { // so that an operator can go back
+		m, _ := d.admin.Get(c.ctx, topic, admin.ByID(id))
+		return m.DueText()
+	}
 	var err error
 	switch c.PathValue("do") {
 	case "requeue":
@@ -198,20 +202,20 @@ func (d *Dashboard) settle(c *call) (string, error) {
 		act.Action, said, gone = "purge", "Deleted.", true
 		err = d.admin.DeleteDead(c.ctx, topic, message)
 	case "now":
-		act.Action, said = "deliver-now", "It is due now."
+		act.Action, act.Detail, said = "deliver-now", was(), "It is due now."
 		err = d.admin.Reschedule(c.ctx, topic, admin.ByID(id), admin.When{})
 	case "kill":
 		act.Action, act.Detail, said = "kill", strings.TrimSpace(c.q("why")), "It is a dead letter now."
 		_, err = d.admin.Kill(c.ctx, topic, message, admin.KillOptions{Reason: act.Detail})
 	case "cancel":
-		act.Action, said, gone = "cancel", "Cancelled: nobody gets it any more.", true
+		act.Action, act.Detail, said, gone = "cancel", was(), "Cancelled: nobody gets it any more.", true
 		err = d.admin.Cancel(c.ctx, topic, admin.ByID(id))
 	case "later":
 		due, wrong := d.dueOf(c)
 		if wrong != nil {
 			return "", wrong
 		}
-		act.Action, act.Detail, said = "reschedule", due.detail, "Rescheduled: it is due "+due.words+"."
+		act.Action, act.Detail, said = "reschedule", strings.TrimSuffix(due.detail+", "+was(), ", "), "Rescheduled: it is due "+due.words+"."
 		err = d.admin.Reschedule(c.ctx, topic, admin.ByID(id), due.when)
 	default:
 		return "", errNoPage

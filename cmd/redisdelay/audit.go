@@ -3,16 +3,17 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/user"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/texts"
+	"github.com/redisdelay/watermill-redisdelay/internal/when"
 )
 
 // whoami returns user@host.
@@ -78,17 +79,19 @@ func (w act) noted() admin.Act {
 }
 
 func (a *app) auditCommand() *cobra.Command {
-	var by, topic string
+	var by, topic, since, until string
 	limit := 0
 	c := &cobra.Command{Use: "audit [flags]", Short: "what operators did, by the tool and on the web page, newest first", Args: cobra.NoArgs,
 		Long: `Prints what operators did by this tool and on the web page, newest first. The log is in Redis, and has about the last
 10,000 acts. Each command that changes something adds to it: by whom, from --as or else user@host, what, and how many.`,
 		DisableFlagsInUseLine: true,
-		Example:               "  redisdelay audit --topic orders --limit 10\n  redisdelay audit --json --limit 0",
-		RunE:                  a.runs(func(ctx context.Context, _ []string) error { return a.audit(ctx, by, topic, limit) })}
+		Example:               "  redisdelay audit --topic orders --limit 10\n  redisdelay audit --since 20h\n  redisdelay audit --json --limit 0",
+		RunE:                  a.runs(func(ctx context.Context, _ []string) error { return a.audit(ctx, by, topic, since, until, limit) })}
 	c.Flags().IntVar(&limit, "limit", 50, "print at most so many; 0: all")
 	c.Flags().StringVar(&by, "by", "", "only what this `person` did")
 	c.Flags().StringVar(&topic, "topic", "", "only what was done to this `topic`")
+	c.Flags().StringVar(&since, "since", "", "only acts from this time on: RFC 3339, or a duration before now, such as 20h")
+	c.Flags().StringVar(&until, "until", "", "only acts before this time: RFC 3339, or a duration before now")
 	_ = c.RegisterFlagCompletionFunc("topic", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return a.completeTopic(cmd, nil, prefix)
 	})
@@ -96,9 +99,17 @@ func (a *app) auditCommand() *cobra.Command {
 	return c
 }
 
-func (a *app) audit(ctx context.Context, by, topic string, limit int) error {
+func (a *app) audit(ctx context.Context, by, topic, since, until string, limit int) error {
 	if limit < 0 {
 		return refuse("--limit is %d; it must be 0 or more", limit)
+	}
+	f := admin.ActFilter{By: by, Topic: topic, Limit: 1000}
+	var errSince, errUntil error
+	now := time.Now()
+	f.Since, errSince = instant(now, "--since", since, when.Past)
+	f.Until, errUntil = instant(now, "--until", until, when.Past)
+	if err := errors.Join(errSince, errUntil); err != nil {
+		return err
 	}
 	operator, err := a.admin()
 	if err != nil {
@@ -106,16 +117,13 @@ func (a *app) audit(ctx context.Context, by, topic string, limit int) error {
 	}
 	t := a.out.table("AT", "BY", "DID", "TOPIC", "GROUP", "TO", "DETAIL")
 	shown, more, looked := 0, false, 0
-	for cursor := ""; !more; {
-		acts, next, err := operator.Acts(ctx, cursor, 1000)
+	for !more {
+		page, err := operator.FindActs(ctx, f)
 		if err != nil {
 			return err
 		}
-		for _, did := range acts {
-			looked++
-			if by != "" && did.By != by || topic != "" && did.Topic != strings.ToValidUTF8(topic, "\ufffd") { // as Record writes it
-				continue
-			}
+		looked += page.Looked
+		for _, did := range page.Acts {
 			if more = limit > 0 && shown == limit; more {
 				break
 			}
@@ -126,13 +134,16 @@ func (a *app) audit(ctx context.Context, by, topic string, limit int) error {
 			}
 			t.row(did, did.At, did.By, did.Action, did.Topic, did.Group, cmp.Or(did.MessageID, did.Schedule), alarming.in(cut(detail, 100), did.Error != ""))
 		}
-		if cursor = next; cursor == "" {
+		if f.Cursor = page.Next; f.Cursor == "" {
 			break
 		}
 	}
 	none := "Nothing is in the audit log."
-	if looked > 0 {
+	switch {
+	case looked > 0:
 		none = fmt.Sprintf("Nothing of that is among the %s in the audit log.", texts.Many(looked, "act"))
+	case since != "" || until != "":
+		none = "Nothing of that time is in the audit log."
 	}
 	err = t.flush(none+a.where(), nil)
 	if more {

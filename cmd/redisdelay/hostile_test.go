@@ -90,7 +90,7 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 		"resume":         {{topic}},
 		"publish":        {{topic, "--uuid", evil}, {"missing" + evil}, {topic, "--in", evil}, {topic, "--metadata", evil}},
 		"tail":           {{"missing" + evil}, {topic, "--limit", "1"}},
-		"audit":          {{}, {"--by", evil}, {"--topic", topic, "--limit", "2"}, {"--limit", evil}},
+		"audit":          {{}, {"--by", evil}, {"--topic", topic, "--limit", "2"}, {"--limit", evil}, {"--since", evil}},
 		"check":          {{}},
 		"repair":         {{topic, "--dry-run"}, {topic, "--yes"}},
 		"version":        {{evil}},

@@ -57,7 +57,7 @@ groups. If a group has one of these ready, in hand or dead, nothing changes. An 
 	cancel := a.msgCommandBy("cancel", "take back messages that wait", meant+manyMeant+"\nWith --export it first writes them to a file, from which msg import brings them back.",
 		`orders "order 123"`, cancelled, a.consentFlags,
 		func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, ref admin.Ref) error {
-			return a.onOne(ctx, o, act{Action: "cancel", Topic: topic, ID: m.ID}, dueWas(m), func() error { return o.Cancel(context.WithoutCancel(ctx), topic, ref) })
+			return a.onOne(ctx, o, act{Action: "cancel", Topic: topic, ID: m.ID}, m.DueText(), func() error { return o.Cancel(context.WithoutCancel(ctx), topic, ref) })
 		})
 	cancel.Example += "\n  redisdelay msg cancel orders --metadata kind=gift --export gifts.ndjson"
 	var in, at string
@@ -74,7 +74,7 @@ Without a time, --from gives each message the due time that it has in the file.`
 		if err != nil {
 			return err
 		}
-		return a.unasked(ctx, o, act{Action: "reschedule", Topic: topic, ID: m.ID}, joined(dueText(in, at), dueWas(m)), func() error {
+		return a.unasked(ctx, o, act{Action: "reschedule", Topic: topic, ID: m.ID}, joined(dueText(in, at), m.DueText()), func() error {
 			return o.Reschedule(context.WithoutCancel(ctx), topic, ref, when)
 		})
 	})
@@ -100,7 +100,7 @@ Without a time, --from gives each message the due time that it has in the file.`
 	delivered := a.waitWork("deliver-now")
 	now := a.msgCommandBy("now", "have messages that wait delivered now", meant+manyMeant, `orders "order 123"`, delivered, a.consentFlags,
 		func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, ref admin.Ref) error {
-			return a.unasked(ctx, o, act{Action: "deliver-now", verb: "deliver", Topic: topic, ID: m.ID}, dueWas(m), func() error {
+			return a.unasked(ctx, o, act{Action: "deliver-now", verb: "deliver", Topic: topic, ID: m.ID}, m.DueText(), func() error {
 				return o.Reschedule(context.WithoutCancel(ctx), topic, ref, admin.When{})
 			})
 		})

@@ -79,6 +79,9 @@ func (a *app) release(ctx context.Context, topic, name, group string) error {
 	}
 	did.Count = 0
 	for _, w := range workers {
+		if w.InHand == 0 {
+			continue // it may get what another has to give back
+		}
 		ended := 0
 		if err = ctx.Err(); err == nil {
 			ended, err = operator.ReleaseWorker(context.WithoutCancel(ctx), w)

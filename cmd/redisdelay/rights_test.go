@@ -604,6 +604,12 @@ func (g *guest) pageActs() map[string]func() error {
 				time.Sleep(10 * time.Millisecond)
 			}
 		},
+		"keep a history": post("history/set", "t", "orders", "g", "billing", "keep", "1h"),
+		"release a consumer": func() error {
+			workers, err := g.world.admin.Workers(g.t.Context(), "orders")
+			require.NoError(g.t, err)
+			return post("release", "t", "orders", "g", "billing", "w", workers[0].Name())()
+		},
 		"pause a schedule": post("schedule/pause", "t", "reports", "s", "clean-up"), "resume a schedule": post("schedule/resume", "t", "reports", "s", "clean-up"),
 		"ignore a problem": post("problems/ignore", "kind", "persistence", "why", "x"),
 		"end that it is ignored": func() error {
@@ -632,7 +638,7 @@ func (g *guest) named(name string) string {
 
 var pageRows = []string{
 	"`topics`, `topic`, `messages`, `message`, `reasons`, `schedules`, `audit log`, `find a message`", "`payload`, `search by metadata`, `find by metadata`, `find by payload`", "`check`",
-	"`pause`, `resume`, `limit a group`, `deliver now`, `reschedule`, `cancel`, `kill`, `requeue`, `delete`",
+	"`pause`, `resume`, `limit a group`, `keep a history`, `release a consumer`, `deliver now`, `reschedule`, `cancel`, `kill`, `requeue`, `delete`",
 	"`requeue many`, `move many`, `purge many`, `remove a group`, `remove a topic`, `repair`, `stop an operation`",
 	"`pause a schedule`, `resume a schedule`, `run a schedule`, `remove a schedule`",
 }

@@ -363,22 +363,3 @@ func listedIn(name, topic string) iter.Seq2[admin.Message, error] {
 		}
 	}
 }
-
-// dueWas says when a message was due before an act, for the audit log; "" if that is not known.
-func dueWas(m admin.Message) string {
-	var all []string
-	for _, p := range m.Places {
-		if p.At.IsZero() || p.State != admin.Waiting && p.State != admin.Retrying {
-			continue
-		}
-		text := p.At.UTC().Format(jsontext.TimeForm)
-		if p.Group != "" {
-			text += fmt.Sprintf(" in group %q", p.Group)
-		}
-		all = append(all, text)
-	}
-	if len(all) == 0 {
-		return ""
-	}
-	return "due was " + strings.Join(all, ", ")
-}

@@ -12,7 +12,7 @@ import (
 
 // Release ends all leases that a subscription of a group has now, as if they had run out, and
 // returns how many. It returns queue.ErrNotFound if there is no such group.
-func (t *Topic) Release(ctx context.Context, group, subscription string) (int, error) {
+func (t *Topic) Release(ctx context.Context, group, subscription, address string) (int, error) {
 	groups, err := t.Existing(ctx)
 	if err != nil {
 		return 0, err
@@ -33,5 +33,5 @@ func (t *Topic) Release(ctx context.Context, group, subscription string) (int, e
 	slices.SortFunc(leases, func(a, b *queue.Leased) int {
 		return cmp.Or(a.Due.Compare(b.Due), strings.Compare(a.ID, b.ID))
 	})
-	return t.EndLeases(ctx, group, leases)
+	return t.EndLeases(ctx, group, address, leases)
 }

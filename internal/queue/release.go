@@ -7,17 +7,17 @@ import (
 
 // EndLeases ends leases of a group as if they had run out, and returns how many. The messages come
 // back in the order of leases. A message that has another lease by now, or none, is left alone.
-// Then the scheduler looks.
+// Others than the subscription at the address are woken for them. Then the scheduler looks.
 //
 // A step ends a thousand leases. In a group with SingleActive, all leases end with the first. The
 // count is too low if the client repeats a call whose answer was lost.
-func (t *Topic) EndLeases(ctx context.Context, group string, leases []*Leased) (ended int, err error) {
+func (t *Topic) EndLeases(ctx context.Context, group, address string, leases []*Leased) (ended int, err error) {
 	for part := range slices.Chunk(leases, budget) {
 		err := t.WithExisting(ctx, func(groups *Groups) error {
 			if !slices.Contains(groups.Names, group) {
 				return nil // it was removed, with its messages
 			}
-			d := t.expireDraft(groups, []string{group})
+			d := t.expireDraft(groups, []string{group}, address)
 			for _, m := range part {
 				d.Each("message", "id", m.ID, "token", m.Token)
 			}

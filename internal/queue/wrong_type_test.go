@@ -196,7 +196,7 @@ var transitions = map[string]func(w *world) (call func() error){
 		w.publishNow("x", "y")
 		w.suspect("a", 1, "x")
 		held := held(w.sub("a").claim(2))
-		return func() error { return only(w.topic.EndLeases(ctx, "a", held)) }
+		return func() error { return only(w.topic.EndLeases(ctx, "a", "channel|1", held)) }
 	},
 	"purge": func(w *world) func() error {
 		w.publish(now("x").with(queue.Options{MaxDeliveries: 1}), now("y"))

@@ -21,6 +21,8 @@
 --            further group once it has taken back so many
 --   single   flag: the topic may have groups with SingleActive
 --   bounded  flag: the topic may have groups with a limit
+--   address  text: of the subscription whose leases an operator ends, which is not woken for them;
+--            "" if none does
 -- ARGV of each group
 --   name  text:
 -- ARGV of each message
@@ -188,6 +190,7 @@ for g = 1, group_count do
       redis.call('LPUSH', ready, unpack(merged))
       redis.call('HINCRBY', stats, 'returned', #merged)
       if not a then
+        redis.call('ZREM', waiters, address)
         wake(waiters, math.min(#entries, 16))
       end
     end
