@@ -405,6 +405,20 @@ func TestAMessageDoesNotComeBackIntoAWindowThatHasIt(t *testing.T) {
 	})
 }
 
+// The window has a message that the groups are done with, and keeps it.
+func TestAMessageThatOnlyTheWindowHasStays(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.join("a")
+		w.publishNow("x")
+		s := w.sub("a")
+		s.ack(held(s.claim(1))...)
+		to := w.beside("other", "a")
+		require.Equal(t, []string{"x: gone"}, w.move(to, "x"))
+		require.Empty(t, to.stored())
+		require.NotEmpty(t, w.stored())
+	})
+}
+
 func TestMessagesDoNotMoveToAFullServer(t *testing.T) {
 	t.Parallel()
 	in1, in2 := redistest.Start(t), redistest.Start(t)

@@ -84,7 +84,10 @@ for _, id in ipairs(ids) do
         places[#places + 1] = redis.call('HGET', deliveries, id) or ''
       end
     end
-    if groups_of(id, has[id]) ~= #places / 4 then
+    local needed = groups_of(id, has[id])
+    if needed == 0 then
+      why = 'gone' -- but for the window
+    elseif needed ~= #places / 4 then
       why = 'busy'
     end
   end
