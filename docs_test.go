@@ -252,7 +252,7 @@ func TestTestsThatDesignNamesExist(t *testing.T) {
 	}
 }
 
-// Files that docs/design.md names as the place of a mechanism exist somewhere in the module.
+// Files that docs/design*.md name as the place of a mechanism exist somewhere in the module.
 // Every package has a comment, which names only files of the package.
 func TestFilesThatDesignAndPackageCommentsNameExist(t *testing.T) {
 	base := map[string]bool{}
@@ -265,8 +265,13 @@ func TestFilesThatDesignAndPackageCommentsNameExist(t *testing.T) {
 		comment, _, _ := strings.Cut("\n"+read(t, file), "\npackage ")
 		comments[path.Dir(file)] += comment[strings.LastIndex(comment, "\n\n")+1:]
 	})
-	for _, file := range submatches("`([a-z_]+\\.(?:go|lua))`", read(t, "docs/design.md")) {
-		require.True(t, base[file], "docs/design.md names %s", file)
+	designs, err := filepath.Glob("docs/design*.md")
+	require.NoError(t, err)
+	require.Len(t, designs, 3)
+	for _, design := range designs {
+		for _, file := range submatches("`([a-z_]+\\.(?:go|lua))`", read(t, design)) {
+			require.True(t, base[file], "%s names %s", design, file)
+		}
 	}
 	for dir, comment := range comments {
 		require.NotEmpty(t, strings.TrimSpace(comment), "%s has no package comment", dir)

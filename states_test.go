@@ -15,7 +15,7 @@ func TestStatesHaveOneName(t *testing.T) {
 	// These are about the keys.
 	about := []string{
 		"internal/queue/", "internal/test/queuetest/", "internal/operate/audit", "internal/operate/inspect.go",
-		"internal/operate/passing.go", "internal/operate/recall.go", "docs/redis-keys.md", "docs/design.md", "docs/adr/",
+		"internal/operate/passing.go", "internal/operate/recall.go", "docs/redis-keys.md", "docs/design", "docs/adr/",
 		"docs/performance.md", "benchmarks/", "states_test.go",
 	}
 	key := regexp.MustCompile(`[}:](pending|unack|retry)\b|[kK]ey\("(pending|unack|retry)\b|\.(Pending|Unack)\(`)
@@ -38,7 +38,8 @@ func TestStatesHaveOneName(t *testing.T) {
 	}
 }
 
-// TestTheStatesAreDrawnOnce checks that README and semantics.md have the same picture.
+// TestTheStatesAreDrawnOnce checks that README and semantics.md have the same picture, and that
+// its states have the names that the tool prints above its columns.
 func TestTheStatesAreDrawnOnce(t *testing.T) {
 	t.Parallel()
 	picture := func(file string) string {
@@ -46,7 +47,17 @@ func TestTheStatesAreDrawnOnce(t *testing.T) {
 		drawn, _, _ := strings.Cut(rest, "```")
 		return drawn
 	}
-	if drawn := picture("README.md"); drawn == "" || drawn != picture("docs/semantics.md") {
+	drawn := picture("README.md")
+	if drawn == "" || drawn != picture("docs/semantics.md") {
 		t.Errorf("README.md has the picture\n%s\nand docs/semantics.md\n%s", drawn, picture("docs/semantics.md"))
+	}
+	columns := regexp.MustCompile(`(?m)^TOPIC +PROBLEM +(WAITING.*DEAD) `).FindStringSubmatch(read(t, "README.md"))
+	if columns == nil {
+		t.Fatal("README.md does not show redisdelay top")
+	}
+	for _, state := range regexp.MustCompile(` {2,}`).Split(strings.ToLower(columns[1]), -1) {
+		if !regexp.MustCompile(`[>─] ` + state + ` [─<]`).MatchString(drawn) {
+			t.Errorf("the picture of the states lacks %q", state)
+		}
 	}
 }

@@ -270,7 +270,7 @@ func TestManyDeadLettersAreHandledInChunks(t *testing.T) {
 		requeued, err := s.admin.RequeueAll(ctx, topic, bulk)
 		require.NoError(t, err)
 		require.Equal(t, n/2, requeued)
-		require.Equal(t, []admin.Progress{{1000, 500}, {2000, 1000}, {2500, 1250}}, progress)
+		require.Equal(t, []admin.Progress{{Looked: 1000, Done: 500}, {Looked: 2000, Done: 1000}, {Looked: 2500, Done: 1250}}, progress)
 		require.Equal(t, n/2, s.group(t, "a").Retrying)
 
 		moved, err := s.admin.MoveDead(ctx, topic, admin.Bulk{Group: "a", To: "other", Filter: admin.Filter{Match: func(m admin.Message) bool {

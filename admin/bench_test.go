@@ -138,6 +138,12 @@ var operations = []struct {
 			return s.admin.Reschedule(ctx, topic, admin.ByDelayID(strconv.Itoa(i)), admin.When{})
 		}
 	}},
+	{"CancelAll100", func(b *testing.B, s *setup) func(int) error {
+		return s.onNamed(b, s.admin.CancelAll, admin.Bulk{})
+	}},
+	{"RescheduleAll100", func(b *testing.B, s *setup) func(int) error {
+		return s.onNamed(b, s.admin.RescheduleAll, admin.Bulk{By: time.Hour})
+	}},
 	{"PublishReplacing", func(b *testing.B, s *setup) func(int) error { return s.publishing(b, redisdelay.DelayIDReplace) }},
 	{"PublishKeeping", func(b *testing.B, s *setup) func(int) error { return s.publishing(b, redisdelay.DelayIDKeep) }},
 	{"PublishRejecting", func(b *testing.B, s *setup) func(int) error { return s.publishing(b, redisdelay.DelayIDReject) }},
@@ -399,6 +405,28 @@ func (s *setup) bulk(b *testing.B, do func(group string) (int, error)) func(int)
 			return gone
 		}
 		return err
+	}
+}
+
+// onNamed returns a function that runs an operation on a hundred waiting messages.
+func (s *setup) onNamed(b *testing.B, do func(context.Context, string, admin.Bulk) (int, error), bulk admin.Bulk) func(int) error {
+	p := s.publisher(b)
+	return func(int) error {
+		b.StopTimer()
+		const few = "few wait"
+		var some []*message.Message
+		for range 100 {
+			some = append(some, delayed("x", time.Hour))
+		}
+		require.NoError(b, p.Publish(few, some...))
+		b.StartTimer()
+		n, err := do(ctx, few, bulk)
+		b.StopTimer()
+		defer b.StartTimer()
+		if err == nil && n != 100 {
+			err = fmt.Errorf("it did it to %d", n)
+		}
+		return errors.Join(err, only(s.admin.DeleteTopic(ctx, few, admin.DeleteOptions{})))
 	}
 }
 

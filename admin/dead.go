@@ -232,13 +232,13 @@ func newRest(bulk Bulk) *rest { return &rest{bulk: bulk} }
 
 // next returns the Bulk for the next partition, and whether its Limit leaves anything to do.
 func (r *rest) next() (Bulk, bool) {
-	r.done = Progress{r.done.Looked + r.now.Looked, r.done.Done + r.now.Done}
+	r.done = Progress{Looked: r.done.Looked + r.now.Looked, Done: r.done.Done + r.now.Done}
 	r.now = Progress{}
 	next := r.bulk
 	if tell := r.bulk.Progress; tell != nil {
 		next.Progress = func(p Progress) {
 			r.now = p
-			tell(Progress{r.done.Looked + p.Looked, r.done.Done + p.Done})
+			tell(Progress{Looked: r.done.Looked + p.Looked, Done: r.done.Done + p.Done})
 		}
 	}
 	return next, r.bulk.Limit >= 0

@@ -114,6 +114,60 @@ func ExampleAdmin_Reschedule_now() {
 	// Output: delivered: order 123
 }
 
+// The partner is closed for a day: cancel what waits for it, after a look at how many.
+func ExampleAdmin_CancelAll() {
+	s := start()
+	defer s.stop()
+	for _, name := range []string{"order 1", "order 2", "gift 1"} {
+		s.publish("orders", name, time.Hour)
+	}
+
+	bulk := admin.Bulk{Filter: admin.Filter{Match: func(m admin.Message) bool { return strings.HasPrefix(m.DelayID, "order") }}, DryRun: true}
+	n, err := s.admin.CancelAll(ctx, "orders", bulk)
+	check(err)
+	fmt.Println(n, "would be cancelled")
+	bulk.DryRun = false
+	n, err = s.admin.CancelAll(ctx, "orders", bulk)
+	check(err)
+	fmt.Println(n, "cancelled,", len(s.server.Scheduled("orders")), "waits")
+
+	// Output:
+	// 2 would be cancelled
+	// 2 cancelled, 1 waits
+}
+
+// Move messages by two hours. With the same list, a second run moves none of them again.
+func ExampleAdmin_RescheduleAll() {
+	s := start()
+	defer s.stop()
+	s.publish("orders", "order 1", time.Hour)
+	s.publish("orders", "order 2", 2*time.Hour)
+
+	page, err := s.admin.List(ctx, "orders", admin.Query{State: admin.Waiting})
+	check(err)
+	listed := func(yield func(admin.Message, error) bool) {
+		for _, m := range page.Messages {
+			if !yield(m, nil) {
+				return
+			}
+		}
+	}
+	for range 2 {
+		n, err := s.admin.RescheduleAll(ctx, "orders", admin.Bulk{By: 2 * time.Hour, Listed: listed})
+		check(err)
+		fmt.Println(n, "moved")
+	}
+	for _, m := range s.server.Scheduled("orders") {
+		fmt.Println(m.DelayID, "is due in", m.Places[0].At.Sub(s.server.Now()))
+	}
+
+	// Output:
+	// 2 moved
+	// 0 moved
+	// order 1 is due in 3h0m0s
+	// order 2 is due in 4h0m0s
+}
+
 func ExampleAdmin_Tail() {
 	s := start()
 	defer s.stop()
@@ -492,6 +546,28 @@ func ExampleAdmin_Kill() {
 	// in hand: true
 	// lost: true
 	// poison is dead: killed: it never ends
+}
+
+func ExampleAdmin_ReleaseWorker() {
+	s := start()
+	defer s.stop()
+	hangs := s.subscribe("orders")
+	check(s.publisher.Publish("orders", message.NewMessage("order 1", nil)))
+	<-hangs // its handler never ends
+	workers, err := s.admin.Workers(ctx, "orders")
+	check(err)
+	other := s.subscribe("orders")
+
+	n, err := s.admin.ReleaseWorker(ctx, workers[0])
+	check(err)
+	fmt.Println(n, "released")
+	msg := <-other
+	fmt.Println(msg.UUID, "comes again")
+	msg.Ack()
+
+	// Output:
+	// 1 released
+	// order 1 comes again
 }
 
 func ExampleAdmin_DeleteDead() {

@@ -3,7 +3,9 @@ package admin
 import (
 	"context"
 	"fmt"
+	"iter"
 	"reflect"
+	"slices"
 	"time"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
@@ -33,6 +35,10 @@ type Operation struct {
 	Of    Subject
 	State State
 
+	// Waits is for messages that wait for their due time or for a retry. Such an operation heeds
+	// Bulk.States, Listed, and Group for retries. Times heeds Bulk.When, By and Back.
+	Waits, Times bool
+
 	Spreads    bool // heeds Bulk.Spread
 	Moves      bool // moves to the topic Bulk.To
 	Deletes    bool // the messages are gone from the topic, and nothing brings them back
@@ -56,6 +62,15 @@ func Operations() []Operation {
 		{Name: "purge", Verb: "purge", Unit: "dead letter", Of: OfGroup, State: Dead, Deletes: true, Partitions: true,
 			Effect: "Delete dead letters.",
 			run:    (*Admin).PurgeDead, Single: true, one: (*Admin).DeleteDead},
+		{Name: "reschedule", Verb: "reschedule", Unit: "message", Of: OfTopic, State: Waiting, Waits: true, Times: true, Spreads: true, Partitions: true,
+			Effect: "Give messages that wait another due time.",
+			run:    (*Admin).RescheduleAll},
+		{Name: "deliver-now", Verb: "deliver", Unit: "message", Of: OfTopic, State: Waiting, Waits: true, Spreads: true, Partitions: true,
+			Effect: "Deliver messages that wait at once.",
+			run:    (*Admin).RescheduleAll},
+		{Name: "cancel", Verb: "cancel", Unit: "message", Of: OfTopic, State: Waiting, Waits: true, Deletes: true, Partitions: true,
+			Effect: "Take back messages that wait.",
+			run:    (*Admin).CancelAll},
 		{Name: "remove-group", Verb: "remove the group with", Unit: "message", Of: OfGroup, Deletes: true, Partitions: true,
 			Effect: "Delete the group and its messages. Other groups lose nothing.",
 			run: func(a *Admin, ctx context.Context, topic string, bulk Bulk) (int, error) {
@@ -121,12 +136,17 @@ func (o Operation) check(b Bulk) error {
 		name        string
 		given, used bool
 	}{
-		{"Group", b.Group != "", o.Of == OfGroup},
+		{"Group", b.Group != "", o.Of == OfGroup || o.Waits && slices.Contains(b.States, Retrying)},
 		{"Schedule", b.Schedule != "", o.Of == OfSchedule},
 		{"Filter", !reflect.ValueOf(b.Filter).IsZero(), o.State != ""},
 		{"Limit", b.Limit != 0, o.State != ""},
 		{"To", b.To != "", o.Moves},
 		{"Spread", b.Spread != 0, o.Spreads},
+		{"States", b.States != nil, o.Waits},
+		{"Listed", b.Listed != nil, o.Waits},
+		{"When", b.When != (When{}), o.Times},
+		{"By", b.By != 0, o.Times},
+		{"Back", b.Back, o.Times},
 	} {
 		if setting.given && !setting.used {
 			return fmt.Errorf("%w: %s is set, and operation %q does not heed it", ErrInvalidArgument, setting.name, o.Name)
@@ -139,13 +159,31 @@ func (o Operation) check(b Bulk) error {
 // refuses the settings that it does not heed: see Operation. One without a State never calls
 // Progress.
 type Bulk struct {
-	Group    string // has the messages; default redisdelay.DefaultConsumerGroup
+	Group    string // has the messages or retries; default redisdelay.DefaultConsumerGroup
 	Schedule string // name of a recurring schedule
 	Filter   Filter // chooses messages; the zero value chooses all
 
 	// Limit is the maximum number of messages that are changed, the oldest first. 0 means all. Of a
 	// partitioned topic they are changed partition by partition.
 	Limit int
+
+	// States are the states of the messages: Waiting, Retrying, or both. Default: Waiting. Only
+	// retries belong to Group.
+	States []State
+
+	// Listed has the messages among which the others choose, as List returned them: their ID,
+	// Topic, expiry and first Place. It may be ranged over twice. A message that waits for another
+	// time by now stays as it is. So an operation that is run again changes no message twice. Nil
+	// means that the messages are listed now.
+	Listed iter.Seq2[Message, error]
+
+	// When is the new due time of the messages. By moves each due time instead, and may be
+	// negative. A due time in the past is now. Without either it is now.
+	When When
+	By   time.Duration
+
+	// Back gives each message of Listed the due time that it has there, whatever it is now.
+	Back bool
 
 	To string // the topic to which messages move; only a dry run can do without
 
@@ -163,6 +201,16 @@ func (b Bulk) check() error {
 	switch {
 	case b.Limit < 0:
 		return fmt.Errorf("%w: Limit is %d, want 0 or more", ErrInvalidArgument, b.Limit)
+	case b.When.err != nil:
+		return b.When.err
+	case b.By < -redisdelay.MaxDelay || b.By > redisdelay.MaxDelay:
+		return fmt.Errorf("%w: By is %v, want from %v to %v", ErrInvalidArgument, b.By, -redisdelay.MaxDelay, redisdelay.MaxDelay)
+	case b.By != 0 && (b.When != (When{}) || b.Spread != 0):
+		return fmt.Errorf("%w: By is set, and When or Spread; want one of them", ErrInvalidArgument)
+	case b.Back && (b.Listed == nil || b.When != (When{}) || b.By != 0 || b.Spread != 0):
+		return fmt.Errorf("%w: Back is set; want Listed, and no When, By and Spread", ErrInvalidArgument)
+	case slices.ContainsFunc(b.States, func(s State) bool { return s != Waiting && s != Retrying }):
+		return fmt.Errorf("%w: States is %q, want %q, %q or both", ErrInvalidArgument, b.States, Waiting, Retrying)
 	case b.Spread < 0 || b.Spread > redisdelay.MaxDelay:
 		return fmt.Errorf("%w: Spread is %v, want from 0 to %v", ErrInvalidArgument, b.Spread, redisdelay.MaxDelay)
 	}
@@ -173,6 +221,11 @@ func (b Bulk) check() error {
 type Progress struct {
 	Looked int `json:"looked"` // messages examined, or entries of keys
 	Done   int `json:"done"`   // messages changed
+
+	// Gone is how many messages did not wait any more when their turn came, or waited for another
+	// time. Refused is how many could not be changed, as the error at the end says.
+	Gone    int `json:"gone,omitempty"`
+	Refused int `json:"refused,omitempty"`
 }
 
 // GroupMessage names a message in one group, by its ID. Group is by default

@@ -65,10 +65,11 @@ func TestTableOfOperationsInDocumentsIsTrue(t *testing.T) {
 func TestOperationsHeedWhatTheTableSays(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.bury(t, 3)
+		require.NoError(t, s.publisher(t).Publish(topic, delayed("first", time.Hour), delayed("second", time.Hour)))
 		for _, o := range admin.Operations() {
 			for setting, heeded := range map[string]bool{
 				"Group": o.Of == admin.OfGroup, "Schedule": o.Of == admin.OfSchedule, "To": o.Moves, "Spread": o.Spreads,
-				"Filter": o.State != "", "Limit": o.State != "",
+				"Filter": o.State != "", "Limit": o.State != "", "States": o.Waits, "Listed": o.Waits, "When": o.Times, "By": o.Times,
 			} {
 				for _, dry := range []bool{true, false} {
 					if heeded && !dry {
@@ -94,11 +95,23 @@ func TestOperationsHeedWhatTheTableSays(t *testing.T) {
 						bulk.Filter.IDs = map[string]bool{} // empty, which is not absent
 					case "Limit":
 						bulk.Limit = 1
+					case "States":
+						bulk.States = []admin.State{admin.Waiting}
+					case "Listed":
+						bulk.Listed = listed(nil)
+					case "When":
+						bulk.When = admin.In(time.Hour)
+					case "By":
+						bulk.By = time.Hour
 					}
 					n, err := o.Run(ctx, s.admin, topic, bulk)
 					if heeded && o.Of != admin.OfSchedule {
 						require.NoError(t, err, "%s with %s", o.Name, setting)
-						require.Equal(t, map[string]int{"Filter": 0, "Limit": 1}[setting]+map[string]int{"Group": 3, "To": 3, "Spread": 3}[setting], n)
+						all := 3
+						if o.Waits {
+							all = 2
+						}
+						require.Equal(t, map[string]int{"Filter": 0, "Listed": 0, "Limit": 1, "Group": all, "To": all, "Spread": all, "States": all, "When": all, "By": all}[setting], n)
 						continue
 					}
 					if !heeded {
@@ -126,6 +139,7 @@ func TestOperationsDoWhatTheTableSays(t *testing.T) {
 				continue // TestSchedules
 			}
 			s.bury(t, 2)
+			require.NoError(t, s.publisher(t).Publish(topic, delayed("first", time.Hour), delayed("second", time.Hour)))
 			bulk := admin.Bulk{DryRun: true}
 			if o.Of == admin.OfGroup {
 				bulk.Group = "a"

@@ -166,7 +166,7 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string, ev
 	if err != nil {
 		return err // a typo would make a new topic
 	}
-	if err := a.otherGroups(before, letters, everyGroup); err != nil {
+	if err := a.otherGroups(before, letters, everyGroup, "dead letters"); err != nil {
 		return err
 	}
 	messages := again(letters)
@@ -207,9 +207,9 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string, ev
 	return nil
 }
 
-// otherGroups says which groups of a topic get dead letters that they did not export. Without
+// otherGroups says which groups of a topic get letters, called what, that they did not export. Without
 // consent to that it returns a refusal.
-func (a *app) otherGroups(topic admin.Stats, letters []letter, everyGroup bool) error {
+func (a *app) otherGroups(topic admin.Stats, letters []letter, everyGroup bool, what string) error {
 	from := map[string]bool{}
 	for _, l := range letters {
 		from[l.Group] = true
@@ -227,8 +227,8 @@ func (a *app) otherGroups(topic admin.Stats, letters []letter, everyGroup bool) 
 	for _, name := range slices.Sorted(maps.Keys(from)) {
 		quoted = append(quoted, strconv.Quote(name))
 	}
-	said := fmt.Sprintf("the dead letters are of group %s, and an import delivers them to every group of topic %q, also to %s",
-		strings.Join(quoted, ", "), topic.Topic, strings.Join(others, ", "))
+	said := fmt.Sprintf("the %s are of group %s, and an import delivers them to every group of topic %q, also to %s",
+		what, strings.Join(quoted, ", "), topic.Topic, strings.Join(others, ", "))
 	if !everyGroup {
 		return refuse("%s; --every-group does that", said)
 	}

@@ -136,7 +136,7 @@ func (a *app) search(ctx context.Context, f searching, filter admin.Filter) erro
 	}
 	for _, e := range result.Past {
 		if !a.out.json {
-			t.row(nil, e.Topic, e.How, e.Group, e.At, e.ID, e.DelayID, cut(e.UUID, 36), nil, endedText(e), nil)
+			t.row(nil, e.Topic, e.How, e.Group, e.At, e.ID, e.DelayID, cut(e.UUID, 36), "", endedText(e), "")
 		}
 	}
 	failed := t.flush("Nothing was found.", nil)

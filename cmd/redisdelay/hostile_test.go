@@ -104,6 +104,7 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 		"schedules resume": {{topic, "clock" + evil}, {topic, evil}},
 		"schedules run":    {{topic, "clock" + evil}, {topic, "clock" + evil, "--yes"}, {topic, evil}},
 		"schedules rm":     {{topic, "clock" + evil, "--dry-run"}, {topic, "odd", "--yes"}, {topic, evil}},
+		"workers release":  {{topic, evil}, {topic, evil, "--group", group}, {"missing" + evil, "x"}},
 		"partitions show":  {{"missing" + evil}, {topic}},
 		"partitions set":   {{"parts" + evil, "3"}, {topic, "3"}, {"parts" + evil, evil}},
 		"periodic":         {{"--check", "--file", file}, {"--file", "missing" + evil}},

@@ -22,7 +22,7 @@ import (
 
 // changing are the commands that are made to change something. All others only look.
 var changing = []string{
-	"dead requeue", "dead purge", "dead move", "dead import", "msg cancel", "msg reschedule", "msg now", "msg kill", "pause", "resume", "ignore", "unignore",
+	"dead requeue", "dead purge", "dead move", "dead import", "msg import", "msg cancel", "msg reschedule", "msg now", "msg kill", "pause", "resume", "ignore", "unignore",
 	"publish", "repair", "relay", "schedule", "schedules pause", "schedules resume", "schedules run", "schedules rm", "partitions set",
 	"groups add", "groups limit", "groups history", "groups rm", "topics rm", "periodic",
 }
@@ -87,7 +87,8 @@ func TestLooksChangeNothing(t *testing.T) {
 
 		"dead requeue": {"orders --group billing"}, "dead purge": {"orders --group billing", "orders --from -", "orders " + id + " --group billing"},
 		"dead move": {"orders --group billing --to oders"}, "dead import": {"orders --every-group"},
-		"msg cancel": {"orders name"}, "msg kill": {"orders name", "orders ready --group audit"}, "repair": {"orders"},
+		"msg cancel": {"orders name", "orders --all"}, "msg reschedule": {"orders name --in 1h", "orders --all --by 2h"}, "msg now": {"orders name", "orders --all --over 1h"},
+		"msg import": {"orders testdata/waits.ndjson"}, "msg kill": {"orders name", "orders ready --group audit"}, "repair": {"orders"},
 		"schedules run": {"reports clean-up"}, "schedules rm": {"reports clean-up"},
 		"pause": {"orders", "mails"}, "groups rm": {"orders audit", "orders --idle 1m"}, "topics rm": {"orders"},
 	}

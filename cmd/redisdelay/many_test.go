@@ -18,10 +18,11 @@ func TestCommandsAreThoseOfTheTableOfOperations(t *testing.T) {
 	w.group("orders", "billing")
 	w.publish("other", "x", "x")
 	found := 0
-	removals := map[string]string{"remove-group": "groups", "remove-topic": "topics", "remove-schedule": "schedules"}
+	others := map[string]string{"remove-group": "groups rm", "remove-topic": "topics rm", "remove-schedule": "schedules rm",
+		"cancel": "msg cancel", "reschedule": "msg reschedule", "deliver-now": "msg now"}
 	for _, op := range admin.Operations() {
 		if op.State != admin.Dead {
-			status, help, said := w.run("", removals[op.Name], "rm", "--help")
+			status, help, said := w.run("", append(strings.Fields(others[op.Name]), "--help")...)
 			require.Zero(t, status, said)
 			require.Contains(t, help, op.Effect)
 			continue

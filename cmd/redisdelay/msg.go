@@ -53,30 +53,66 @@ func (a *app) msgCommand() *cobra.Command {
 
 	const meant = `A delay ID means the message that waits for its due time. If there is none, it means all that retry under it, in all
 groups. If a group has one of these ready, in hand or dead, nothing changes. An ID means one message, in the groups in which it waits.`
-	cancel := a.msgCommandBy("cancel", "take back a message that waits", meant, `orders "order 123"`, a.consentFlags,
+	cancelled := a.waitWork("cancel")
+	cancel := a.msgCommandBy("cancel", "take back messages that wait", meant+manyMeant+"--export\nwrites the messages to a file first, from which msg import brings them back.",
+		`orders "order 123"`, cancelled, a.consentFlags,
 		func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, ref admin.Ref) error {
-			return a.onOne(ctx, o, act{Action: "cancel", Topic: topic, ID: m.ID}, "", func() error { return o.Cancel(context.WithoutCancel(ctx), topic, ref) })
+			return a.onOne(ctx, o, act{Action: "cancel", Topic: topic, ID: m.ID}, dueWas(m), func() error { return o.Cancel(context.WithoutCancel(ctx), topic, ref) })
 		})
+	cancel.Example += "\n  redisdelay msg cancel orders --metadata kind=gift --export gifts.ndjson"
 	var in, at string
-	reschedule := a.msgCommandBy("reschedule", "give a waiting message another due time", meant+"\nA time at or after expires_at is refused.", `orders "order 123" --in 2h`, func(f *pflag.FlagSet) {
+	moved := a.waitWork("reschedule")
+	reschedule := a.msgCommandBy("reschedule", "give messages that wait another due time", meant+"\nA time at or after expires_at is refused."+manyMeant+`--by moves
+each due time, and needs --export FILE, so that the command can be run again with --from FILE and moves none twice. With
+--from and no time, each message gets the due time that it has in the file.`, `orders "order 123" --in 2h`, moved, func(f *pflag.FlagSet) {
 		f.StringVar(&in, "in", "", "due after this `duration`; a negative one is now")
 		f.StringVar(&at, "at", "", "due at this `time`, such as \"tomorrow 9:00\", 2h (from now) or 2026-11-27T09:00:00Z; a past one is now")
+		a.consentFlags(f)
+		f.Lookup("by").Usage = "what MESSAGE is, as for msg get; without MESSAGE, move each due time by this `duration`, such as 2h or -30m"
 	}, func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, ref admin.Ref) error {
 		when, err := due(in, at)
 		if err != nil {
 			return err
 		}
-		err = o.Reschedule(context.WithoutCancel(ctx), topic, ref, when)
-		return a.didOne(ctx, o, act{Action: "reschedule", Topic: topic, ID: m.ID}, dueText(in, at), err)
-	})
-	now := a.msgCommandBy("now", "have a waiting message delivered now", meant, `orders "order 123"`, nil,
-		func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, ref admin.Ref) error {
-			err := o.Reschedule(context.WithoutCancel(ctx), topic, ref, admin.When{})
-			return a.didOne(ctx, o, act{Action: "deliver-now", verb: "deliver", Topic: topic, ID: m.ID}, "", err)
+		return a.unasked(ctx, o, act{Action: "reschedule", Topic: topic, ID: m.ID}, joined(dueText(in, at), dueWas(m)), func() error {
+			return o.Reschedule(context.WithoutCancel(ctx), topic, ref, when)
 		})
-	return a.family("msg", "single messages: look, cancel, reschedule, kill", list, get, cancel, reschedule, now,
-		a.killCommand(),
+	})
+	reschedule.Example += "\n  redisdelay msg reschedule orders --metadata kind=gift --by 2h --export gifts.ndjson"
+	moved.when = func() (admin.When, time.Duration, string, error) {
+		by := reschedule.Flags().Lookup("by").Value.String()
+		if given := map[bool]int{true: 1}[by != ""] + map[bool]int{true: 1}[in != ""] + map[bool]int{true: 1}[at != ""]; given != 1 {
+			if given == 0 && moved.from != "" {
+				return admin.When{}, 0, "", nil
+			}
+			return admin.When{}, 0, "", refuse("set one of --by, --in and --at")
+		}
+		if by == "" {
+			when, err := due(in, at)
+			return when, 0, dueText(in, at), err
+		}
+		d, err := time.ParseDuration(by)
+		if err != nil || d == 0 {
+			return admin.When{}, 0, "", refuse("--by is %q; without MESSAGE it must be a duration such as 2h or -30m", by)
+		}
+		return admin.When{}, d, "by " + by, nil
+	}
+	delivered := a.waitWork("deliver-now")
+	now := a.msgCommandBy("now", "have messages that wait delivered now", meant+manyMeant, `orders "order 123"`, delivered, a.consentFlags,
+		func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, ref admin.Ref) error {
+			return a.unasked(ctx, o, act{Action: "deliver-now", verb: "deliver", Topic: topic, ID: m.ID}, dueWas(m), func() error {
+				return o.Reschedule(context.WithoutCancel(ctx), topic, ref, admin.When{})
+			})
+		})
+	now.Example += "\n  redisdelay msg now orders --state retrying --group billing --over 10m"
+	return a.family("msg", "messages, one or many: look, cancel, reschedule, kill", list, get, cancel, reschedule, now,
+		a.importWaitsCommand(), a.killCommand(),
 	)
+}
+
+// joined returns texts with commas between those that are not empty.
+func joined(all ...string) string {
+	return strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), ", ")
 }
 
 // due returns the time of --in and --at.
@@ -109,6 +145,14 @@ func (a *app) onOne(ctx context.Context, operator *admin.Admin, w act, detail st
 	w.Count, w.Unit = 1, "message"
 	if ok, err := a.agreed(ctx, w); !ok {
 		return err
+	}
+	return a.didOne(ctx, operator, w, detail, do())
+}
+
+// unasked is onOne for an act that loses nothing.
+func (a *app) unasked(ctx context.Context, operator *admin.Admin, w act, detail string, do func() error) error {
+	if a.consent.dryRun {
+		return a.onOne(ctx, operator, w, detail, do)
 	}
 	return a.didOne(ctx, operator, w, detail, do())
 }
@@ -403,18 +447,25 @@ func (v *payloadView) short(m admin.Message) string {
 
 // msgCommandOn returns a command on one message.
 func (a *app) msgCommandOn(name, short, long, example string, flags func(*pflag.FlagSet), do func(ctx context.Context, o *admin.Admin, topic string, m admin.Message) error) *cobra.Command {
-	return a.msgCommandBy(name, short, long, example, flags, func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, _ admin.Ref) error {
+	return a.msgCommandBy(name, short, long, example, nil, flags, func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, _ admin.Ref) error {
 		return do(ctx, o, topic, m)
 	})
 }
 
 // msgCommandBy returns a command on what a Ref means: one message, or all that retry under the
-// delay ID by which m was found.
-func (a *app) msgCommandBy(name, short, long, example string, flags func(*pflag.FlagSet), do func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, ref admin.Ref) error) *cobra.Command {
+// delay ID by which m was found. If many is not nil, it is also a command on many messages.
+func (a *app) msgCommandBy(name, short, long, example string, many *waitWork, flags func(*pflag.FlagSet), do func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, ref admin.Ref) error) *cobra.Command {
 	var by naming
 	c := &cobra.Command{Use: name + " TOPIC MESSAGE", Short: short, Long: long, Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeTopic,
 		Example: "  redisdelay msg " + name + " " + example,
 		RunE: a.runs(func(ctx context.Context, args []string) error {
+			if many != nil {
+				if is, err := many.many(args); err != nil {
+					return err
+				} else if is {
+					return many.run(ctx, args[0])
+				}
+			}
 			operator, err := a.admin()
 			if err != nil {
 				return err
@@ -431,6 +482,10 @@ func (a *app) msgCommandBy(name, short, long, example string, flags func(*pflag.
 	by.declare(c.Flags())
 	if flags != nil {
 		flags(c.Flags())
+	}
+	if many != nil {
+		c.Use, c.Args = name+" TOPIC [MESSAGE]", cobra.RangeArgs(1, 2)
+		many.declare(c)
 	}
 	a.jsonFlag(c.Flags())
 	return c

@@ -40,15 +40,16 @@ func (r Ref) String() string {
 func (t *Topic) Cancel(ctx context.Context, ref Ref) error {
 	operation := t.Keys().Operation(queue.Token())
 	return t.WithExisting(ctx, func(groups *queue.Groups) error {
-		return t.operate(ctx, ref, groups, t.cancelCall(groups, ref, operation, groups.Recorded))
+		return t.operate(ctx, ref, groups, t.cancelCall(groups, ref, operation, groups.Recorded, ""))
 	})
 }
 
-// cancelCall returns a call that takes a message back. With recorded, histories tell of it.
-func (t *Topic) cancelCall(groups *queue.Groups, ref Ref, operation string, recorded bool) *queue.Call {
+// cancelCall returns a call that takes a message back. With recorded, histories tell of it. at is
+// the due time in ms at which the message must wait, "" for any.
+func (t *Topic) cancelCall(groups *queue.Groups, ref Ref, operation string, recorded bool, at string) *queue.Call {
 	by, message := ref.args()
 	return t.NewCall(&queue.CancelScript, queue.Target{Groups: groups.Names, Window: groups.Window}, "operation", operation,
-		"version", groups.Version, "by", by, "id", message, "memory", queue.OperationMemory, "recorded", recorded)
+		"version", groups.Version, "by", by, "id", message, "memory", queue.OperationMemory, "recorded", recorded, "at", at)
 }
 
 // Reschedule gives a message that waits another due time. It returns queue.ErrNotFound,
@@ -67,7 +68,7 @@ func (t *Topic) RescheduleWithin(ctx context.Context, ref Ref, due queue.Due, ex
 			return err
 		}
 		err = t.WithExisting(ctx, func(groups *queue.Groups) error {
-			return t.operate(ctx, ref, groups, t.rescheduleCall(groups, ref, due, operation, of, until))
+			return t.operate(ctx, ref, groups, t.rescheduleCall(groups, ref, due, operation, of, until, ""))
 		})
 		if err != errOther {
 			return withExpiry(err, until)
@@ -75,10 +76,12 @@ func (t *Topic) RescheduleWithin(ctx context.Context, ref Ref, due queue.Due, ex
 	}
 }
 
-func (t *Topic) rescheduleCall(groups *queue.Groups, ref Ref, due queue.Due, operation, of, until string) *queue.Call {
+// rescheduleCall returns a call that gives a message another due time. of and until are as expiry
+// returns them. at is as for cancelCall.
+func (t *Topic) rescheduleCall(groups *queue.Groups, ref Ref, due queue.Due, operation, of, until, at string) *queue.Call {
 	by, message := ref.args()
 	return t.NewCall(&queue.RescheduleScript, queue.Target{Groups: groups.Names}, "operation", operation, "version", groups.Version,
-		"by", by, "id", message, "spec", due, "memory", queue.OperationMemory, "of", of, "expires", until)
+		"by", by, "id", message, "spec", due, "memory", queue.OperationMemory, "of", of, "expires", until, "at", at)
 }
 
 // operate runs a call about one message or delay ID, and returns its outcome.

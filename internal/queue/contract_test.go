@@ -120,7 +120,7 @@ func TestAHeaderThatCannotBeReadIsRefused(t *testing.T) {
 // A mistake is an error of the call that names script and argument, and nothing is sent.
 func TestACallNamesWhatItPasses(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		right := []any{"operation", w.keys.Operation("X"), "version", "1", "by", "id", "id", "X", "memory", time.Second, "recorded", false}
+		right := []any{"operation", w.keys.Operation("X"), "version", "1", "by", "id", "id", "X", "memory", time.Second, "recorded", false, "at", ""}
 		on := queue.Target{Groups: []string{"a"}}
 		draft := func(s *queue.Script, on queue.Target, pairs ...any) error {
 			return do(ctx, w.Client, w.topic.NewCall(s, on, pairs...))

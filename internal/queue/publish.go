@@ -45,6 +45,14 @@ func At(t time.Time) Due {
 	return Due{at: max(ms, 1)}
 }
 
+// From returns when a Due is, if the server takes the message at a time.
+func (d Due) From(now time.Time) time.Time {
+	if d.at != 0 {
+		return time.UnixMilli(d.at)
+	}
+	return time.UnixMilli(now.UnixMilli() + CeilMillis(d.in))
+}
+
 func (d Due) encode() string {
 	if d.at != 0 {
 		return "@" + strconv.FormatInt(d.at, 10)

@@ -96,7 +96,7 @@ var (
 	RangesScript     = load("ranges")
 	MendScript       = load("mend")
 	SingleScript     = load("single")
-	NudgeScript      = load("nudge")
+	nudgeScript      = load("nudge")
 	AssignScript     = load("assign")
 
 	// These move messages to another topic.

@@ -192,6 +192,12 @@ var transitions = map[string]func(w *world) (call func() error){
 		w.travel(2 * time.Hour)
 		return func() error { _, err := w.topic.Expire(ctx); return err }
 	},
+	"expire, released": func(w *world) func() error {
+		w.publishNow("x", "y")
+		w.suspect("a", 1, "x")
+		held := held(w.sub("a").claim(2))
+		return func() error { return only(w.topic.EndLeases(ctx, "a", held)) }
+	},
 	"purge": func(w *world) func() error {
 		w.publish(now("x").with(queue.Options{MaxDeliveries: 1}), now("y"))
 		w.die("a", 2)

@@ -48,6 +48,8 @@ var (
 	Tailing        = Work{Name: "tail", scripts: []string{"look", "passing"}}
 	Cancelling     = Work{Name: "cancel", scripts: []string{"look", "cancel", "seek", "recall", "inspect"}, besides: Finding.besides}
 	Rescheduling   = Work{Name: "reschedule", scripts: []string{"look", "reschedule", "seek", "recall", "inspect"}, besides: Finding.besides}
+	CancellingMany = Work{Name: "cancel many", scripts: []string{"look", "stats", "page", "cancel"}}
+	MovingDueTimes = Work{Name: "reschedule many", scripts: []string{"look", "stats", "page", "reschedule"}}
 	Requeueing     = Work{Name: "requeue", scripts: []string{"requeue"}}
 	Discarding     = Work{Name: "discard", scripts: []string{"discard"}}
 	RequeueingMany = Work{Name: "requeue many", scripts: []string{"look", "stats", "page", "requeue"}}
@@ -56,6 +58,7 @@ var (
 	Leaving        = Work{Name: "move from", scripts: []string{"look", "stats", "page", "gather", "depart"}, besides: []string{"HMGET", "HGET"}}
 	Adopting       = Work{Name: "move messages to", scripts: []string{"look", "adopt", "depart", "arrive"}}
 	Killing        = Work{Name: "kill", scripts: []string{"look", "kill"}}
+	Releasing      = Work{Name: "release a worker", scripts: []string{"look", "expire", "nudge"}, besides: []string{"HSCAN"}}
 	Pausing        = Work{Name: "pause", scripts: []string{"look", "pause"}}
 	Resuming       = Work{Name: "resume", scripts: []string{"look", "resume"}}
 	Assigning      = Work{Name: "assign", scripts: []string{"look", "assign"}}

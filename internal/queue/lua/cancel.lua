@@ -23,6 +23,7 @@
 --   id        text: its id, or its delay id as it is stored
 --   memory    text: ms for which the result is remembered
 --   recorded  flag: the topic may have groups with a history, which tells that it was cancelled
+--   at        number: due ms at which it must wait, in pending or in a group; "" for any
 -- ARGV of each group
 --   name  text:
 --
@@ -30,8 +31,8 @@
 -- others. When the call takes the message from its last group, its delay id becomes free, even if
 -- the window of that has not ended.
 -- Returns "ok", "late" (the message does not wait any more: it is there, or it has a delay id whose
--- window lasts), "missing", or "stale" when the group set has changed. Only "ok" means that
--- something was written.
+-- window lasts), "missing", "moved" if it does not wait at the due time that was given, or "stale"
+-- when the group set has changed. Only "ok" means that something was written.
 -- Twice: the second run returns the remembered result of the first.
 
 
@@ -60,15 +61,17 @@ local there = redis.call('HEXISTS', messages, id) == 1
 redis.call('HLEN', names)
 redis.call('ZCARD', taken)
 local record = recorded and histories()
-local waits = {}
+local waits, found = {}, not at or due == at
 for g = 1, group_count do
   --@each group g retry deliveries history
   redis.call('HLEN', deliveries)
   if record then
     record.expect(history)
   end
-  if redis.call('ZSCORE', retry, id) then
+  local again = tonumber(redis.call('ZSCORE', retry, id) or nil)
+  if again then
     waits[#waits + 1] = g
+    found = found or again == at
   end
 end
 if by == 'name' and not (due and due > now) then
@@ -76,6 +79,9 @@ if by == 'name' and not (due and due > now) then
 end
 if not due and #waits == 0 then
   return there and 'late' or 'missing'
+end
+if not found then
+  return 'moved'
 end
 local kept_lines = {} -- by the streams that get them
 if record then

@@ -20,6 +20,8 @@
 --   memory   text: ms for which the result is remembered
 --   of       text: id of the message that expires is of; "" does not look at it
 --   expires  number: ms from which on it is too late for the message; "" for never
+--   at       text: due ms at which it must wait, in pending or in a group; "first" for any in
+--            pending; "" for any
 --
 -- The scheduler moves a message that is due by that, in order with all others. The delay id is
 -- taken until the new due time, and for the message's window after it. An expiry does not count in
@@ -27,7 +29,8 @@
 -- Returns "ok", "late" if the message does not wait any more (it is there, or it has a delay id
 -- whose window lasts), "missing", "exists" if another message has the delay id, "expires" if the
 -- message would be due when it is too late for it, "other" if expires is of another message than
--- the one that has the delay id, or "stale" when the group set has changed.
+-- the one that has the delay id, "moved" if it does not wait as at says, or "stale" when the
+-- group set has changed.
 -- Only "ok" means that something was written.
 -- Twice: the second run returns the remembered result of the first.
 
@@ -55,11 +58,14 @@ local there = redis.call('HEXISTS', messages, id) == 1
 redis.call('HLEN', names)
 redis.call('ZCARD', taken)
 local waits, ends = {}, was -- whether the expiry counts
+local found = at == '' or was and (at == 'first' or was == tonumber(at))
 for g = 1, group_count do
   --@each group g retry deliveries
   local record = redis.call('HGET', deliveries, id) or ''
-  if redis.call('ZSCORE', retry, id) then
+  local again = tonumber(redis.call('ZSCORE', retry, id) or nil)
+  if again then
     waits[#waits + 1] = retry
+    found = found or again == tonumber(at)
     ends = ends or string.match(record, '^%d+ (%S+)') ~= 'r'
   end
 end
@@ -68,6 +74,9 @@ if by == 'name' and not (was and was > now) then
 end
 if not was and #waits == 0 then
   return there and 'late' or 'missing'
+end
+if not found then
+  return 'moved'
 end
 
 if by == 'name' and of ~= '' and of ~= id then

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+// wares has a topic in which six gifts and three books wait, an hour apart. Two gifts have a delay
+// ID.
+func wares(t *testing.T) *world {
+	t.Helper()
+	w := emptyWorld(t)
+	w.group("orders", "billing")
+	for i := range 9 {
+		kind := []string{"gift", "gift", "book"}[i%3]
+		pairs := []string{redisdelay.DelayKey, fmt.Sprint(i+1, "h"), "kind", kind}
+		if i < 2 {
+			pairs = append(pairs, redisdelay.DelayIDKey, fmt.Sprint("order ", i))
+		}
+		if i == 3 {
+			pairs = append(pairs, redisdelay.ExpiresAtKey, time.Now().Add(100*time.Hour).UTC().Format(time.RFC3339), redisdelay.OnExpiryKey, "dead", redisdelay.MaxDeliveriesKey, "7")
+		}
+		w.publish("orders", fmt.Sprint("uuid ", i), "payload \xff", pairs...)
+	}
+	return w
+}
+
+// waiting returns the messages that wait in a topic, without their IDs, by UUID.
+func (w *world) waiting(topic string) map[string]admin.Message {
+	w.t.Helper()
+	page, err := w.admin.List(w.t.Context(), topic, admin.Query{State: admin.Waiting, Limit: 1000})
+	require.NoError(w.t, err)
+	all := map[string]admin.Message{}
+	for _, m := range page.Messages {
+		m.ID = ""
+		all[m.UUID] = m
+	}
+	require.Len(w.t, all, len(page.Messages), "no message is there twice")
+	return all
+}
+
+func TestManyMessagesAreMovedAndMovedBack(t *testing.T) {
+	t.Parallel()
+	w := wares(t)
+	before := w.waiting("orders")
+	file := filepath.Join(t.TempDir(), "gifts of today.ndjson")
+	shift := []string{"msg", "reschedule", "orders", "--metadata", "kind=gift", "--by", "2h"}
+
+	status, _, said := w.run("", append(shift, "--yes")...)
+	require.Equal(t, exitRefused, status)
+	require.Contains(t, said, "--by needs --export FILE")
+	status, out, said := w.run("", append(shift, "--dry-run")...)
+	require.Zero(t, status, said)
+	require.Contains(t, out, `This would reschedule 6 messages of topic "orders" by 2h.`)
+	require.Equal(t, before, w.waiting("orders"))
+	status, _, said = w.run("", append(shift, "--export", file)...)
+	require.Equal(t, exitRefused, status, "nobody can be asked")
+	require.Contains(t, said, "say --yes")
+	require.NoFileExists(t, file)
+
+	status, out, said = w.run("", append(shift, "--export", file, "--yes")...)
+	require.Zero(t, status, said)
+	require.Contains(t, out, `Done: reschedule 6 messages of topic "orders".`)
+	require.Contains(t, said, "redisdelay msg reschedule orders --state waiting --from '"+file+"'")
+	moved := w.waiting("orders")
+	for uuid, m := range before {
+		want := m.Places[0].At
+		if m.Metadata["kind"] == "gift" {
+			want = want.Add(2 * time.Hour)
+		}
+		require.True(t, moved[uuid].Places[0].At.Equal(want), uuid)
+	}
+
+	// The file is never overwritten. With it, the command moves nothing twice.
+	status, _, said = w.run("", append(shift, "--export", file, "--yes")...)
+	require.Equal(t, exitRefused, status)
+	require.Contains(t, said, "file exists")
+	status, out, said = w.run("", append(shift, "--from", file, "--yes")...)
+	require.Zero(t, status, said)
+	require.Contains(t, out, "Done: reschedule 0 messages")
+	require.Contains(t, said, "6 messages did not wait for that time any more")
+	require.Equal(t, moved, w.waiting("orders"))
+
+	status, out, said = w.run("", "msg", "reschedule", "orders", "--from", file, "--yes")
+	require.Zero(t, status, said)
+	require.Contains(t, out, "Done: reschedule 6 messages")
+	require.Equal(t, before, w.waiting("orders"))
+
+	acts, _, err := w.admin.Acts(t.Context(), "", 0)
+	require.NoError(t, err)
+	require.Equal(t, "done: 6 messages", acts[0].Detail)
+	require.Equal(t, "begins with 6 messages, state waiting, by 2h, file "+file, strings.Replace(acts[len(acts)-1].Detail, "metadata kind=gift, ", "", 1))
+}
+
+func TestManyMessagesAreCancelledAndBroughtBack(t *testing.T) {
+	t.Parallel()
+	w := wares(t)
+	before := w.waiting("orders")
+	file := filepath.Join(t.TempDir(), "gifts.ndjson")
+	status, out, said := w.run("", "msg", "cancel", "orders", "--metadata", "kind=gift", "--export", file, "--yes")
+	require.Zero(t, status, said)
+	require.Contains(t, out, `Done: cancel 6 messages of topic "orders".`)
+	require.Contains(t, said, "redisdelay msg import orders "+file)
+	require.Len(t, w.waiting("orders"), 3)
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, 6, strings.Count(string(text), "\n"))
+	require.Contains(t, string(text), `"topic":"orders","state":"waiting","due":"`)
+
+	w.publish("orders", "another", "x", redisdelay.DelayKey, "5h", redisdelay.DelayIDKey, "order 1")
+	status, out, said = w.run("", "msg", "import", "orders", file, "--yes")
+	require.Equal(t, exitFailed, status)
+	require.Contains(t, out, `Done: import 5 messages into topic "orders".`)
+	require.Contains(t, said, "UUID uuid 1, is left out: ")
+	require.Contains(t, said, "1 message left out, as named above")
+	same := func() {
+		t.Helper()
+		after := w.waiting("orders")
+		require.Len(t, after, 9)
+		for uuid, want := range before {
+			if uuid == "uuid 1" {
+				continue
+			}
+			got := after[uuid]
+			if want.DelayID == "" && want.Metadata["kind"] == "gift" {
+				require.Regexp(t, "^imported ", got.DelayID)
+				got.DelayID = ""
+			}
+			require.Equal(t, want, got, uuid)
+		}
+	}
+	same()
+	status, out, said = w.run("", "msg", "import", "orders", file, "--yes")
+	require.Equal(t, exitFailed, status)
+	require.Contains(t, out, "Done: import 0 messages")
+	require.Contains(t, said, "5 messages left out, in the topic already")
+	same()
+}
+
+func TestACommandOnManyMessagesSaysWhatIsMeant(t *testing.T) {
+	t.Parallel()
+	w := wares(t)
+	for _, c := range []struct{ args, want string }{
+		{"msg cancel orders --yes", "name a MESSAGE"},
+		{"msg cancel orders --limit 3 --yes", "name a MESSAGE"},
+		{"msg now orders --yes", "say --all"},
+		{"msg cancel orders x --all --yes", "with MESSAGE there is nothing else to choose"},
+		{"msg cancel orders --all --metadata a=b --yes", "--all is with other flags"},
+		{"msg cancel orders --state dead --yes", `--state is "dead"`},
+		{"msg cancel orders --all --group billing --yes", "--group is of retries"},
+		{"msg reschedule orders --all --yes", "set one of --by, --in and --at"},
+		{"msg reschedule orders --all --by 2h --in 1h --yes", "set one of --by, --in and --at"},
+		{"msg reschedule orders --all --by id --yes", `--by is "id"; without MESSAGE`},
+		{"msg cancel orders --from missing.ndjson --yes", "no such file"},
+		{"msg cancel orders --from missing.ndjson --export x --yes", "--export and --from are set"},
+	} {
+		status, _, said := w.run("", strings.Fields(c.args)...)
+		require.Equal(t, exitRefused, status, c.args)
+		require.Contains(t, said, c.want, c.args)
+	}
+	require.Len(t, w.waiting("orders"), 9)
+	status, out, said := w.run("", "msg", "now", "orders", "--all", "--limit", "2", "--json", "--yes")
+	require.Zero(t, status, said)
+	require.Contains(t, out, `{"action":"deliver-now","topic":"orders","count":2,"unit":"message"}`)
+	status, out, said = w.run("", "msg", "cancel", "orders", "uuid 8", "--yes")
+	require.Zero(t, status, said)
+	require.Contains(t, out, "Done: cancel message ")
+	acts, _, err := w.admin.Acts(t.Context(), "", 1)
+	require.NoError(t, err)
+	require.Regexp(t, `^due was 20\d\d-\d\d-\d\dT[0-9:.]+Z$`, acts[0].Detail)
+}
+
+// What retries is of a group, and an import delivers it to others only if that is said.
+func TestManyRetriesAreOfTheGroup(t *testing.T) {
+	t.Parallel()
+	w := reminders(t)
+	file := filepath.Join(t.TempDir(), "retries.ndjson")
+	status, _, said := w.run("", "msg", "cancel", "orders", "--state", "retrying", "--yes")
+	require.Equal(t, exitRefused, status)
+	require.Contains(t, said, "several groups")
+	status, out, said := w.run("", "msg", "cancel", "orders", "--state", "retrying", "--group", "a", "--export", file, "--yes")
+	require.Zero(t, status, said)
+	require.Contains(t, out, `Done: cancel 1 message of group "a" of topic "orders".`)
+	stats, err := w.admin.Stats(t.Context(), "orders")
+	require.NoError(t, err)
+	for _, g := range stats.Groups {
+		require.Equal(t, map[string]int{"a": 0, "b": 1}[g.Group], g.Retrying, g.Group)
+	}
+	status, _, said = w.run("", "msg", "import", "orders", file, "--yes")
+	require.Equal(t, exitRefused, status)
+	require.Contains(t, said, "--every-group does that")
+}
