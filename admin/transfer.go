@@ -229,7 +229,7 @@ func (a *Admin) movePairs(ctx context.Context, topic string, m Moving) ([]movePa
 	case !from.plain && len(from.parts) == 0:
 		return nil, fmt.Errorf("topic %q: %w", topic, ErrNotFound)
 	case !there && !m.Create:
-		return nil, fmt.Errorf("topic %q: %w; with Create it is made", m.To, ErrNotFound)
+		return nil, fmt.Errorf("topic %q: %w; Create makes it", m.To, ErrNotFound)
 	case from.changing || to.changing:
 		return nil, fmt.Errorf("%w: the number of partitions is being changed; finish that first", ErrInvalidArgument)
 	case from.plain && !to.plain && there:
@@ -370,7 +370,7 @@ func (v *mover) prepare(ctx context.Context, p *movePair) error {
 		p.lacks = slices.DeleteFunc(p.lacks, func(g string) bool { return !lacks[g] })
 	}
 	if len(p.lacks) > 0 && !v.Create {
-		return fmt.Errorf("topic %q lacks group %s: %w; with Create it is made", p.to.Name, quoted(p.lacks), ErrNotFound)
+		return fmt.Errorf("topic %q lacks group %s: %w; Create makes it", p.to.Name, quoted(p.lacks), ErrNotFound)
 	}
 	for _, g := range p.lacks {
 		if !slices.Contains(v.moved.Created, g) {
