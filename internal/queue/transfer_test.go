@@ -320,7 +320,7 @@ func (w *world) free(topics ...*world) {
 	}
 }
 
-// What happens to a message between adopt and depart counts, and its copy goes.
+// A message that goes on between adopt and depart is left alone, and its copy goes.
 func TestAMessageThatGoesOnMeanwhileStays(t *testing.T) {
 	for what, meanwhile := range map[string]func(w *world){
 		"it is due": func(w *world) {

@@ -27,8 +27,9 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
-// moveVariable has "<from> <to> <call> <when> <address> ..." for a process that only moves messages.
-// It kills itself at that call of a script of the move: before it, or after the server ran it.
+// moveVariable has "<from> <to> <call> <when> <address> ..." for a process that only moves
+// messages. It kills itself at that call of a script of the move: before it, or after the server
+// ran it.
 // Several addresses are those of a Cluster.
 const moveVariable = "REDISDELAY_FAULTS_MOVE"
 
@@ -123,8 +124,8 @@ func holdings(t *testing.T, client redis.UniversalClient, topic string, groups .
 	return all
 }
 
-// fillToMove has messages wait in a topic, soon and later, some under delay IDs. Others retry or are
-// dead, in one group or two.
+// fillToMove has messages wait in a topic, soon and later, some under delay IDs. Others retry or
+// are dead, in one group or two.
 func fillToMove(t *testing.T, client redis.UniversalClient, topic string) {
 	t.Helper()
 	handle := queue.NewTopic(servers.MustClient(client), redisdelay.DefaultKeyPrefix, topic)

@@ -30,8 +30,9 @@
 -- REPLY
 --   ok  text: "ok"
 -- REPLY of each message
---   why     text: why it does not move: "gone", "busy" (a group has it ready or in hand, or is being
---           removed), "scheduled" (it is an occurrence of a recurring schedule that waits); or ""
+--   why     text: why it does not move: "gone", "busy" (a group has it ready or in hand, or is
+--           being removed), "scheduled" (it is an occurrence of a recurring schedule that waits);
+--           or ""
 --   body    text or none:
 --   own     text: its options
 --   due     text: ms at which it is due, if it waits; else ""
