@@ -23,6 +23,7 @@ var smallestForms = []struct {
 	{`make microbench`, "microbench-smoke", "each benchmark once"},
 	{`make bench-otel`, "microbench-smoke", "its benchmark once, with 100 messages"},
 	{`make bench-prometheus`, "microbench-smoke", "its benchmark once, for 20 ms"},
+	{`scripts/with-redis.sh go test ./admin -run xxx -bench BenchmarkBulk`, "microbench-smoke", "its benchmark once"},
 	{`make periodic`, "test", "the same test with fewer days; microbench-smoke runs its benchmark"},
 	{`make slowest`, "test", "the same tests without the list"},
 	{`make faults`, "test-ci", "tests/faults in the short form"},

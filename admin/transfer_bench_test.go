@@ -15,7 +15,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
-// BenchmarkMove moves 100,000 waiting messages, half of them with delay IDs, between two topics with
+// BenchmarkMove moves 100,000 waiting messages, half of them with delay IDs, between two topics of
 // two groups. It fails if the fiftieth of the longest scripts takes 10 ms by SLOWLOG: the longest
 // ones wait for a busy machine.
 func BenchmarkMove(b *testing.B) {

@@ -207,8 +207,8 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string, ev
 	return nil
 }
 
-// otherGroups says which groups of a topic get letters, called what, that they did not export. Without
-// consent to that it returns a refusal.
+// otherGroups says which groups of a topic get messages that they did not export; what is their
+// name. Without consent to that it returns a refusal.
 func (a *app) otherGroups(topic admin.Stats, letters []letter, everyGroup bool, what string) error {
 	from := map[string]bool{}
 	for _, l := range letters {
@@ -295,7 +295,7 @@ func (a *app) input(file []string) ([]byte, error) {
 	}
 	text, err := os.ReadFile(file[0])
 	if err != nil {
-		return nil, refuse("%w", err)
+		return nil, refuse("%w: name a file, or - for standard input", err)
 	}
 	return text, nil
 }

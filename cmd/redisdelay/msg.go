@@ -54,7 +54,7 @@ func (a *app) msgCommand() *cobra.Command {
 	const meant = `A delay ID means the message that waits for its due time. If there is none, it means all that retry under it, in all
 groups. If a group has one of these ready, in hand or dead, nothing changes. An ID means one message, in the groups in which it waits.`
 	cancelled := a.waitWork("cancel")
-	cancel := a.msgCommandBy("cancel", "take back messages that wait", meant+manyMeant+"--export\nwrites the messages to a file first, from which msg import brings them back.",
+	cancel := a.msgCommandBy("cancel", "take back messages that wait", meant+manyMeant+"\nWith --export it first writes them to a file, from which msg import brings them back.",
 		`orders "order 123"`, cancelled, a.consentFlags,
 		func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, ref admin.Ref) error {
 			return a.onOne(ctx, o, act{Action: "cancel", Topic: topic, ID: m.ID}, dueWas(m), func() error { return o.Cancel(context.WithoutCancel(ctx), topic, ref) })
@@ -62,9 +62,9 @@ groups. If a group has one of these ready, in hand or dead, nothing changes. An 
 	cancel.Example += "\n  redisdelay msg cancel orders --metadata kind=gift --export gifts.ndjson"
 	var in, at string
 	moved := a.waitWork("reschedule")
-	reschedule := a.msgCommandBy("reschedule", "give messages that wait another due time", meant+"\nA time at or after expires_at is refused."+manyMeant+`--by moves
-each due time, and needs --export FILE, so that the command can be run again with --from FILE and moves none twice. With
---from and no time, each message gets the due time that it has in the file.`, `orders "order 123" --in 2h`, moved, func(f *pflag.FlagSet) {
+	reschedule := a.msgCommandBy("reschedule", "give messages that wait another due time", meant+"\nA time at or after expires_at is refused."+manyMeant+`
+A shift by --by needs --export FILE, so that the command can be run again with --from FILE and moves none twice.
+Without a time, --from gives each message the due time that it has in the file.`, `orders "order 123" --in 2h`, moved, func(f *pflag.FlagSet) {
 		f.StringVar(&in, "in", "", "due after this `duration`; a negative one is now")
 		f.StringVar(&at, "at", "", "due at this `time`, such as \"tomorrow 9:00\", 2h (from now) or 2026-11-27T09:00:00Z; a past one is now")
 		a.consentFlags(f)

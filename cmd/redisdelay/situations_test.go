@@ -34,6 +34,7 @@ var situations = map[string]func(t *testing.T) (addr string){
 	"A topic was paused and forgotten":      aForgottenPause,
 	"A group that nobody reads":             anUnreadGroup,
 	"Messages are late":                     lateMessages,
+	"Move those of one kind by two hours":   waitingGifts,
 	"A message that kills its workers":      aPoisonMessage,
 	"A topic was renamed":                   aRenamedTopic,
 	"Redis is full":                         aFullRedis,
@@ -129,6 +130,16 @@ func anUnreadGroup(t *testing.T) string {
 	})
 	w.healthy("orders", "billing")
 	w.await("orders", "billing", func(g admin.GroupStats) bool { return g.Ready+g.InHand == 0 })
+	return w.addr
+}
+
+func waitingGifts(t *testing.T) string {
+	server := redistest.Start(t, "--appendonly", "yes")
+	w := newWorld(t, server.Client(t), server.Addr())
+	w.group("orders", "billing")
+	for i := range 40 {
+		w.publish("orders", fmt.Sprint("order-", i), "new", redisdelay.DelayKey, "5h", "kind", []string{"gift", "book"}[i%2])
+	}
 	return w.addr
 }
 

@@ -51,7 +51,7 @@ const manyMeant = `
 Without MESSAGE it is about many: those that the flags choose, or --all. They wait for their due time, or with --state
 for a retry of a group, and --since and --until are of the due time. It counts them, asks, and changes them in chunks
 of 100. It can be stopped between two chunks, and be run again. A message that does not wait any more when its turn comes
-stays as it is. `
+stays as it is.`
 
 // declare adds the flags of many messages to a command on one message.
 func (w *waitWork) declare(c *cobra.Command) {
@@ -109,6 +109,9 @@ func (w *waitWork) run(ctx context.Context, topic string) error {
 	}
 	if bulk.By != 0 && w.export == "" && w.from == "" && !w.a.consent.dryRun {
 		return refuse("--by needs --export FILE: if it is interrupted, only the file tells which messages have moved")
+	}
+	if _, err := os.Lstat(w.export); w.export != "" && err == nil {
+		return refuse("--export %s: the file exists; name a new one, or go on with --from %s", w.export, quoted(w.export))
 	}
 	operator, stats, err := w.a.stats(ctx, topic)
 	if err != nil {
@@ -248,17 +251,15 @@ type exportedWait struct {
 }
 
 // write writes the chosen messages to the file of --export, and returns how many are left out
-// because they cannot be read. The file is on the disk when it returns. It is removed after an error.
+// because they cannot be read. The file gets its name when it is whole and on the disk, so a file
+// that is there is never half of what was chosen.
 func (w *waitWork) write(ctx context.Context, operator *admin.Admin, topic string, bulk admin.Bulk) (unreadable int, err error) {
-	file, err := os.OpenFile(w.export, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	folder := filepath.Dir(w.export)
+	file, err := os.CreateTemp(folder, ".redisdelay-export-*")
 	if err != nil {
 		return 0, refuse("--export: %w", err)
 	}
-	defer func() {
-		if err = errors.Join(err, file.Close()); err != nil {
-			err = errors.Join(err, os.Remove(w.export))
-		}
-	}()
+	defer func() { err = errors.Join(err, file.Close(), os.Remove(file.Name())) }()
 	buffer, done := bufio.NewWriter(file), 0
 	one := func(m admin.Message) error {
 		if m.Err != nil && w.op.Deletes {
@@ -294,7 +295,10 @@ func (w *waitWork) write(ctx context.Context, operator *admin.Admin, topic strin
 	if err := errors.Join(buffer.Flush(), file.Sync()); err != nil {
 		return unreadable, err
 	}
-	return unreadable, syncFolder(filepath.Dir(w.export))
+	if err := os.Link(file.Name(), w.export); err != nil { // it overwrites nothing
+		return unreadable, refuse("--export: %w", err)
+	}
+	return unreadable, syncFolder(folder)
 }
 
 // syncFolder has the name of a new file on the disk. Some systems cannot do that for a folder.

@@ -66,9 +66,15 @@ func TestManyMessagesAreMovedAndMovedBack(t *testing.T) {
 	require.Equal(t, exitRefused, status, "nobody can be asked")
 	require.Contains(t, said, "say --yes")
 	require.NoFileExists(t, file)
+	entries, err := os.ReadDir(filepath.Dir(file))
+	require.NoError(t, err)
+	require.Empty(t, entries)
 
 	status, out, said = w.run("", append(shift, "--export", file, "--yes")...)
 	require.Zero(t, status, said)
+	entries, err = os.ReadDir(filepath.Dir(file))
+	require.NoError(t, err)
+	require.Len(t, entries, 1, "nothing is left beside the file")
 	require.Contains(t, out, `Done: reschedule 6 messages of topic "orders".`)
 	require.Contains(t, said, "redisdelay msg reschedule orders --state waiting --from '"+file+"'")
 	moved := w.waiting("orders")
@@ -83,7 +89,7 @@ func TestManyMessagesAreMovedAndMovedBack(t *testing.T) {
 	// The file is never overwritten. With it, the command moves nothing twice.
 	status, _, said = w.run("", append(shift, "--export", file, "--yes")...)
 	require.Equal(t, exitRefused, status)
-	require.Contains(t, said, "file exists")
+	require.Contains(t, said, "the file exists; name a new one")
 	status, out, said = w.run("", append(shift, "--from", file, "--yes")...)
 	require.Zero(t, status, said)
 	require.Contains(t, out, "Done: reschedule 0 messages")
@@ -179,7 +185,7 @@ func TestACommandOnManyMessagesSaysWhatIsMeant(t *testing.T) {
 	require.Regexp(t, `^due was 20\d\d-\d\d-\d\dT[0-9:.]+Z$`, acts[0].Detail)
 }
 
-// What retries is of a group, and an import delivers it to others only if that is said.
+// A retry belongs to a group. An import delivers it to others only if the operator says so.
 func TestManyRetriesAreOfTheGroup(t *testing.T) {
 	t.Parallel()
 	w := reminders(t)
