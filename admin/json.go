@@ -259,3 +259,15 @@ func (h SearchedHistories) MarshalJSON() ([]byte, error) { return object(h) }
 
 // UnmarshalJSON reads them. The error names the fields that cannot be read.
 func (h *SearchedHistories) UnmarshalJSON(text []byte) error { return read(text, h) }
+
+// MarshalJSON writes the fields as docs/control.md says.
+func (m Moved) MarshalJSON() ([]byte, error) { return object(m) }
+
+// UnmarshalJSON reads them. The error names the fields that cannot be read.
+func (m *Moved) UnmarshalJSON(text []byte) error { return read(text, m) }
+
+// MarshalJSON writes the fields as docs/control.md says.
+func (s Stay) MarshalJSON() ([]byte, error) { return object(s) }
+
+// UnmarshalJSON reads them. The error names the fields that cannot be read.
+func (s *Stay) UnmarshalJSON(text []byte) error { return read(text, s) }

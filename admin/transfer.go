@@ -50,8 +50,8 @@ const (
 	StayScheduled StayReason = "scheduled"
 	// StayDelayID means that another message has its delay ID in the new topic.
 	StayDelayID StayReason = "delay_id_taken"
-	// StayGroup means that the new topic lacks a group in which the message retries or is dead, such
-	// as one of a Broadcast subscription.
+	// StayGroup means that the new topic lacks a group in which the message retries or is dead,
+	// such as one of a Broadcast subscription.
 	StayGroup StayReason = "group_missing"
 	// StayLingering means that the new topic had the message before, and its takeover window, or a
 	// group that is being removed, has not forgotten it. Call Move again when that is over.
@@ -140,7 +140,7 @@ func (m *Moved) stays(reason StayReason, name string) {
 }
 
 // Move moves messages that wait, retry or are dead into another topic, such as one with a new name.
-// They keep their IDs, due times, delay IDs with their windows, expiry and other settings. They keep
+// They keep their IDs, due times, delay IDs with their windows, expiry and other settings, and
 // their deliveries and reasons in each group. Messages that are ready or in hand stay.
 //
 // A message is in one of the two topics at any time, also if the program is killed or the topics
@@ -229,7 +229,7 @@ func (a *Admin) movePairs(ctx context.Context, topic string, m Moving) ([]movePa
 	case !from.plain && len(from.parts) == 0:
 		return nil, fmt.Errorf("topic %q: %w", topic, ErrNotFound)
 	case !there && !m.Create:
-		return nil, fmt.Errorf("topic %q: %w; with Create it is made", m.To, ErrNotFound)
+		return nil, fmt.Errorf("topic %q: %w; Create makes it", m.To, ErrNotFound)
 	case from.changing || to.changing:
 		return nil, fmt.Errorf("%w: the number of partitions is being changed; finish that first", ErrInvalidArgument)
 	case from.plain && !to.plain && there:
@@ -370,7 +370,7 @@ func (v *mover) prepare(ctx context.Context, p *movePair) error {
 		p.lacks = slices.DeleteFunc(p.lacks, func(g string) bool { return !lacks[g] })
 	}
 	if len(p.lacks) > 0 && !v.Create {
-		return fmt.Errorf("topic %q lacks group %s: %w; with Create it is made", p.to.Name, quoted(p.lacks), ErrNotFound)
+		return fmt.Errorf("topic %q lacks group %s: %w; Create makes it", p.to.Name, quoted(p.lacks), ErrNotFound)
 	}
 	for _, g := range p.lacks {
 		if !slices.Contains(v.moved.Created, g) {

@@ -93,6 +93,8 @@ var goldens = []struct {
 	{"groups-limit", "groups limit orders billing --rate 50/s --burst 10 --at-once 5 --as ann@ops --why deal", ""},
 	{"groups-history", "groups history orders billing --keep 24h --as ann@ops --why lost", ""},
 	{"history", "history orders --since 1h", ""},
+	{"topics-move", "topics move orders --to shop --create", ""},
+	{"msg-move", "msg move shop --to orders --state waiting --metadata kind=gift", ""},
 	{"topics-rm", "topics rm oders", ""},
 	{"schedules-ls", "schedules ls", ""},
 	{"schedules-show", "schedules show reports daily-report", ""},

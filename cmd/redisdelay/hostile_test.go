@@ -58,6 +58,8 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 		"top":            {{"--once", "--interval", "100ms"}},
 		"topics":         {{}, {topic}, {"missing" + evil}},
 		"topics rm":      {{"gone" + evil, "--dry-run"}, {"gone" + evil, "--yes"}},
+		"topics move":    {{topic, "--to", "to" + evil, "--create", "--dry-run"}, {topic, "--to", "missing" + evil}},
+		"msg move":       {{topic, "--to", "to" + evil, "--metadata", "k=" + evil, "--create", "--dry-run"}, {topic, "--to", evil, "--state", evil}},
 		"groups ls":      {{}},
 		"groups idle":    {{}},
 		"groups add":     {{topic, "new" + evil}, {"missing" + evil, evil}},

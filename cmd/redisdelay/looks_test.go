@@ -22,9 +22,9 @@ import (
 
 // changing are the commands that are made to change something. All others only look.
 var changing = []string{
-	"dead requeue", "dead purge", "dead move", "dead import", "msg import", "msg cancel", "msg reschedule", "msg now", "msg kill", "pause", "resume", "ignore", "unignore",
+	"dead requeue", "dead purge", "dead move", "dead import", "msg import", "msg cancel", "msg reschedule", "msg now", "msg move", "msg kill", "pause", "resume", "ignore", "unignore",
 	"publish", "repair", "relay", "schedule", "schedules pause", "schedules resume", "schedules run", "schedules rm", "partitions set",
-	"groups add", "groups limit", "groups history", "groups rm", "topics rm", "periodic",
+	"groups add", "groups limit", "groups history", "groups rm", "topics rm", "topics move", "periodic",
 }
 
 // dumps returns the value of each key of the server. Keys with an expiry are left out: those are
@@ -91,6 +91,7 @@ func TestLooksChangeNothing(t *testing.T) {
 		"msg import": {"orders testdata/waits.ndjson"}, "msg kill": {"orders name", "orders ready --group audit"}, "repair": {"orders"},
 		"schedules run": {"reports clean-up"}, "schedules rm": {"reports clean-up"},
 		"pause": {"orders", "mails"}, "groups rm": {"orders audit", "orders --idle 1m"}, "topics rm": {"orders"},
+		"topics move": {"orders --to x --create"}, "msg move": {"orders --to x --create --all"},
 	}
 	// __complete is a command of cobra, by which a shell completes names.
 	completions := []string{"__complete topics ", "__complete dead ls orders --group ", "__complete schedules show reports "}

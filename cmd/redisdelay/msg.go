@@ -106,7 +106,7 @@ Without a time, --from gives each message the due time that it has in the file.`
 		})
 	now.Example += "\n  redisdelay msg now orders --state retrying --group billing --over 10m"
 	return a.family("msg", "messages, one or many: look, cancel, reschedule, kill", list, get, cancel, reschedule, now,
-		a.importWaitsCommand(), a.killCommand(),
+		a.importWaitsCommand(), a.moveMessagesCommand(), a.killCommand(),
 	)
 }
 

@@ -532,7 +532,7 @@ func testReadOnlyUser(t *testing.T, binary string) {
 		"workers",
 		"topics", "groups ls", "groups idle", "top --once --interval 100ms", "upcoming orders",
 		"dead reasons orders", "dead ls orders", "dead show orders " + id, "dead export orders", "msg ls orders", "msg get orders name", "msg get orders 1 --by uuid",
-		"dead requeue orders --dry-run", "dead purge orders --dry-run", "dead move orders --to x --create --dry-run",
+		"dead requeue orders --dry-run", "dead purge orders --dry-run", "dead move orders --to x --create --dry-run", "topics move orders --to x --create --dry-run",
 		"groups rm orders billing --dry-run", "topics rm orders --dry-run", "check orders",
 		"audit", "tail orders --for 200ms", "schedules ls", "schedules show reports clean-up", "schedules run reports clean-up --dry-run", "schedules rm reports clean-up --dry-run",
 	} {
@@ -544,7 +544,7 @@ func testReadOnlyUser(t *testing.T, binary string) {
 	require.NotContains(t, said, "may not")
 	require.NoError(t, w.client.HSet(t.Context(), "redisdelay:{orders}:messages", "01M7Y3SQGNBVX5P66MY8JV56FH", "lost").Err())
 	for _, does := range []string{
-		"dead requeue orders --yes", "dead requeue orders --yes " + id, "dead purge orders --yes", "dead move orders --to x --create --yes", "groups rm orders billing --yes", "topics rm orders --yes",
+		"dead requeue orders --yes", "dead requeue orders --yes " + id, "dead purge orders --yes", "dead move orders --to x --create --yes", "topics move orders --to x --create --yes", "groups rm orders billing --yes", "topics rm orders --yes",
 		"msg cancel orders name --yes", "msg reschedule orders name --in 1h", "msg now orders name",
 		"msg kill orders name --yes",
 		"pause orders", "resume orders", "repair orders --yes", "publish orders", "schedule", "schedule orders",

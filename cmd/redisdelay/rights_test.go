@@ -254,6 +254,7 @@ func (h *holder) redisActs() map[string]func() error {
 			return h.tool("workers", "release", "orders", workers[0].Subscription, "--yes")
 		},
 		"dead requeue": tool("dead requeue orders --yes ID"), "dead purge": tool("dead purge orders --yes DEAD"), "dead move": tool("dead move moving --to moved --create --yes"),
+		"topics move": tool("topics move moving --to moved --create --yes"), "msg move": tool("msg move moving --to moved --create --all --yes"),
 		"groups rm": tool("groups rm old g --yes"), "topics rm": tool("topics rm old --yes"), "repair": tool("repair broken --yes"),
 		"schedules pause": tool("schedules pause reports clean-up"), "schedules resume": tool("schedules resume reports clean-up"),
 		"schedules run": tool("schedules run reports clean-up --yes --wait 0"), "schedules rm": tool("schedules rm reports clean-up --yes"),
@@ -363,7 +364,7 @@ var redisRows = []string{
 	"`Publisher.Publish`, `publish`", "`Subscriber.Subscribe`", "`tail`", "`schedule`",
 	"`topics TOPIC`, `groups ls`, `msg ls`, `dead ls`, `dead export`, `dead reasons`, `msg get`, `find`, `upcoming`",
 	"`topics`, `groups idle`, `top`, `workers`, `check`, `audit`, `history`, `schedules ls`, `schedules show`, `doctor`", "`metrics`, `ui`",
-	"`pause`, `resume`, `msg now`, `msg reschedule`, `msg cancel`, `msg kill`, `dead requeue`, `dead purge`, `dead move`, `groups rm`, `groups limit`, `groups history`, `topics rm`, `workers release`",
+	"`pause`, `resume`, `msg now`, `msg reschedule`, `msg cancel`, `msg kill`, `dead requeue`, `dead purge`, `dead move`, `topics move`, `msg move`, `groups rm`, `groups limit`, `groups history`, `topics rm`, `workers release`",
 	"`schedules pause`, `schedules resume`, `schedules run`, `schedules rm`, `partitions set`, `repair`",
 	"`CLIENT PAUSE`, `CLIENT KILL`, `CLIENT LIST`, `KEYS`, `SCAN`, `FLUSHALL`, `FLUSHDB`, `CONFIG GET`, `CONFIG SET`, `ACL LIST`, `MONITOR`, `SHUTDOWN`, `SCRIPT FLUSH`, `SCRIPT KILL`, `REPLICAOF`",
 	"`GET of another key`, `EVAL of another key`, `EVAL of a hidden key`, `PUBLISH on another channel`",

@@ -36,6 +36,7 @@ var situations = map[string]func(t *testing.T) (addr string){
 	"Messages are late":                     lateMessages,
 	"Move those of one kind by two hours":   waitingGifts,
 	"A message that kills its workers":      aPoisonMessage,
+	"A topic was renamed":                   aRenamedTopic,
 	"Redis is full":                         aFullRedis,
 }
 
@@ -233,6 +234,21 @@ func aPoisonMessage(t *testing.T) string {
 	return w.addr
 }
 
+func aRenamedTopic(t *testing.T) string {
+	server := redistest.Start(t, "--appendonly", "yes")
+	w := newWorld(t, server.Client(t), server.Addr())
+	stop := w.subscribe("orders", redisdelay.SubscriberConfig{ConsumerGroup: "billing"})
+	w.publish("orders", "order-1", "die: the partner is down")
+	w.await("orders", "billing", func(g admin.GroupStats) bool { return g.Dead == 1 })
+	stop()
+	w.publish("orders", "order-2", "x", redisdelay.DelayKey, "24h")
+	w.publish("orders", "order-3", "x", redisdelay.DelayKey, "24h", redisdelay.DelayIDKey, "order 4711")
+	w.publish("orders", "order-4", "x", redisdelay.DelayKey, "24h", redisdelay.DelayIDKey, "order 4712")
+	w.healthy("shop-orders", "billing")
+	w.publish("shop-orders", "order-3", "x", redisdelay.DelayKey, "24h", redisdelay.DelayIDKey, "order 4711")
+	return w.addr
+}
+
 func aFullRedis(t *testing.T) string {
 	server := redistest.Start(t, "--appendonly", "yes", "--maxmemory", "24mb", "--maxmemory-policy", "noeviction")
 	w := newWorld(t, server.Client(t), server.Addr())
@@ -283,7 +299,7 @@ func testRecipes(t *testing.T, binary string) {
 }
 
 // looks matches commands that change nothing.
-var looks = regexp.MustCompile(`^redisdelay (doctor|topics|find|memory|groups ls|groups idle|msg get|dead ls|dead reasons)\b`)
+var looks = regexp.MustCompile(`^redisdelay (doctor|topics( [\w-]+)?$|find|memory|groups ls|groups idle|msg get|dead ls|dead reasons)\b`)
 
 // play runs the commands of a section, which follow "$ " in blocks of "console", in a shell. It
 // requires their output, but for what differs from run to run, and returns the section with the

@@ -28,7 +28,7 @@ func (a *app) topicsCommand() *cobra.Command {
 		RunE: a.runs(func(ctx context.Context, args []string) error { return a.removeTopic(ctx, args[0]) })}
 	a.consentFlags(remove.Flags())
 	a.jsonFlag(remove.Flags())
-	c.AddCommand(remove)
+	c.AddCommand(a.moveTopicCommand(), remove)
 	return c
 }
 

@@ -320,7 +320,7 @@ func (w *world) free(topics ...*world) {
 	}
 }
 
-// What happens to a message between adopt and depart counts, and its copy goes.
+// A message that goes on between adopt and depart is left alone, and its copy goes.
 func TestAMessageThatGoesOnMeanwhileStays(t *testing.T) {
 	for what, meanwhile := range map[string]func(w *world){
 		"it is due": func(w *world) {
@@ -402,6 +402,20 @@ func TestAMessageDoesNotComeBackIntoAWindowThatHasIt(t *testing.T) {
 		require.Equal(t, []string{"x: moved"}, to.move(w, "x"))
 		require.Equal(t, []string{"x"}, w.retry("a"))
 		require.Equal(t, []string{"x"}, w.stored())
+	})
+}
+
+// The window has a message that the groups are done with, and keeps it.
+func TestAMessageThatOnlyTheWindowHasStays(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.join("a")
+		w.publishNow("x")
+		s := w.sub("a")
+		s.ack(held(s.claim(1))...)
+		to := w.beside("other", "a")
+		require.Equal(t, []string{"x: gone"}, w.move(to, "x"))
+		require.Empty(t, to.stored())
+		require.NotEmpty(t, w.stored())
 	})
 }
 

@@ -3,9 +3,15 @@
 package faults
 
 import (
+	"os"
 	"testing"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/test/faulttest"
 )
 
-func TestMain(m *testing.M) { faulttest.Main(m) }
+func TestMain(m *testing.M) {
+	if text := os.Getenv(moveVariable); text != "" {
+		os.Exit(moveAndDie(text))
+	}
+	faulttest.Main(m)
+}

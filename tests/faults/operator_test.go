@@ -189,6 +189,26 @@ type operation struct {
 	holds   func(d *desk)
 }
 
+// movesAway moves what waits and is dead in all groups to another topic.
+var movesAway = operation{
+	prepare: func(d *desk) {
+		require.NoError(d.t, d.onlook.Reschedule(d.t.Context(), "t", admin.ByDelayID("waits"), admin.In(30*time.Second)))
+	},
+	do: func(d *desk) error {
+		_, err := d.admin.Move(d.t.Context(), "t", admin.Moving{To: "renamed", Create: true})
+		return err
+	},
+	want: map[string]string{"ready": "ready", "dead": "dead"}, // group b has the dead one ready
+	holds: func(d *desk) {
+		m, err := d.onlook.Get(d.t.Context(), "renamed", admin.ByDelayID("waits"))
+		require.NoError(d.t, err)
+		require.Equal(d.t, admin.Waiting, m.Places[0].State)
+		s, err := d.onlook.Stats(d.t.Context(), "renamed")
+		require.NoError(d.t, err)
+		require.Equal(d.t, 1, s.Messages)
+	},
+}
+
 // operations are of the scripts that no worker calls under load.
 var operations = map[string]operation{
 	"watch": {do: func(d *desk) error {
@@ -250,6 +270,10 @@ var operations = map[string]operation{
 			require.Equal(d.t, map[string]string{"waits": "waiting", "ready": "ready", "dead": "ready"}, d.states("b"))
 		},
 	},
+	"gather": movesAway,
+	"adopt":  movesAway,
+	"depart": movesAway,
+	"arrive": movesAway,
 	"kill": {
 		do: func(d *desk) error {
 			_, err := d.admin.Kill(d.t.Context(), "t", admin.GroupMessage{Group: "a", ID: d.id["ready"]}, admin.KillOptions{})

@@ -42,7 +42,8 @@
 -- more, else
 -- REPLY
 --   ok       text: "ok"
---   results  text: a letter for each message: "m" it went, "o" it is there otherwise, "g" it is gone
+--   results  text: a letter for each message: "m" it went, "o" it is there otherwise, "g" it is
+--            gone
 -- Twice: the second run returns the remembered result of the first.
 
 --@use now id_length in_window group_options origin history whole movable

@@ -30,8 +30,9 @@
 -- REPLY
 --   ok  text: "ok"
 -- REPLY of each message
---   why     text: why it does not move: "gone", "busy" (a group has it ready or in hand, or is being
---           removed), "scheduled" (it is an occurrence of a recurring schedule that waits); or ""
+--   why     text: why it does not move: "gone", "busy" (a group has it ready or in hand, or is
+--           being removed), "scheduled" (it is an occurrence of a recurring schedule that waits);
+--           or ""
 --   body    text or none:
 --   own     text: its options
 --   due     text: ms at which it is due, if it waits; else ""
@@ -84,7 +85,10 @@ for _, id in ipairs(ids) do
         places[#places + 1] = redis.call('HGET', deliveries, id) or ''
       end
     end
-    if groups_of(id, has[id]) ~= #places / 4 then
+    local needed = groups_of(id, has[id])
+    if needed == 0 then
+      why = 'gone' -- but for the window
+    elseif needed ~= #places / 4 then
       why = 'busy'
     end
   end
