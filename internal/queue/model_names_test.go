@@ -188,6 +188,7 @@ func (m *model) cancelNamed(t *rapid.T) {
 	case m.due(owner) <= m.now():
 		m.still(func() { require.ErrorIs(t, cancel(), operate.ErrTooLate) })
 	default:
+		m.ends("cancelled")
 		m.step(func() { require.NoError(t, cancel()) }, func(p *picture, _, _ int64) bool {
 			delete(p.Waiting, owner)
 			return true

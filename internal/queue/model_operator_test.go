@@ -50,6 +50,7 @@ func (m *model) cancel(t *rapid.T) {
 		m.still(func() { require.ErrorIs(t, m.topic.Cancel(ctx, operate.Ref{ID: id}), want) })
 		return
 	}
+	m.ends("cancelled")
 	m.step(func() { require.NoError(t, m.topic.Cancel(ctx, operate.Ref{ID: id})) }, func(p *picture, _, _ int64) bool {
 		delete(p.Waiting, id)
 		for _, g := range retries {
@@ -132,6 +133,7 @@ func (m *model) requeue(t *rapid.T) {
 
 func (m *model) discard(t *rapid.T) {
 	g, id := m.letter(t)
+	m.ends("deleted")
 	m.step(func() {
 		n, err := m.topic.Group(g).Discard(ctx, []string{id})
 		require.NoError(t, err)

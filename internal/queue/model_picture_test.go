@@ -294,7 +294,8 @@ func (m *model) step(run func(), next func(p *picture, now, up int64) bool) {
 		for up := now; up <= now+rounds; up++ {
 			p := m.picture.clone()
 			if next(p, now, up) && p.equal(seen) {
-				m.picture = p
+				m.note(m.picture, p)
+				m.picture, m.how = p, nil
 				m.know()
 				return
 			}

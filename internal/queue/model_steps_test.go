@@ -22,7 +22,7 @@ func (m *model) register(t *rapid.T) {
 	options := queue.GroupOptions{MaxDeliveries: rapid.SampledFrom([]int{-1, 1, 2, 5}).Draw(t, "max deliveries"),
 		Retention: rapid.SampledFrom([]time.Duration{-1, 0, time.Minute, time.Hour}).Draw(t, "retention"),
 		MaxDead:   rapid.SampledFrom([]int{0, 1, 1, 3}).Draw(t, "max dead"),
-		Expiry:    rapid.SampledFrom([]time.Duration{0, 0, 0, time.Hour}).Draw(t, "expiry"), SingleActive: g == inTurns}
+		Expiry:    rapid.SampledFrom([]time.Duration{0, 0, 0, time.Hour}).Draw(t, "expiry"), SingleActive: g == inTurns, History: histories[g]}
 	// By another process, so that this one's set is stale.
 	topic := topicOf(m.Client, m.Prefix, m.topic.Name)
 	if m.has[g] == nil {
@@ -78,6 +78,7 @@ func (m *model) publishAll(messages []message, waits []time.Duration) []queue.Me
 		}
 	}
 	publish := func() { require.NoError(m.t, m.topic.Publish(ctx, "PUBLISHER", m.calls, made)) }
+	m.ends("replaced")
 	m.step(publish, func(p *picture, now, up int64) bool {
 		p.publish(ids, after, now, up)
 		for _, id := range plan.replaced {
@@ -198,7 +199,7 @@ func (m *model) claim(t *rapid.T) {
 		m.active.Epoch, m.epoch = claimed.Epoch, claimed.Epoch
 	}
 	if rests {
-		require.Equal(t, queue.Claimed{Waits: c.Limit > 0 && c.Slots > 0}, claimed)
+		require.Equal(t, queue.Claimed{Waits: c.Limit > 0 && c.Slots > 0, History: bounds(g)}, claimed)
 		return
 	}
 	m.inOrder(g, held(claimed))
@@ -258,6 +259,12 @@ func (m *model) ack(t *rapid.T) {
 	dropped := rapid.IntRange(0, len(taken)).Draw(t, "dropped")
 	m.counts(s.group.Name, "dropped", dropped)
 	calls := append(s.group.DropCalls(taken[:dropped]), s.group.AckCalls(taken[dropped:])...)
+	m.how = func(id string) string {
+		if slices.ContainsFunc(taken[:dropped], func(l *queue.Leased) bool { return l.ID == id }) {
+			return "dropped"
+		}
+		return "acked"
+	}
 	m.settle(calls, taken, func(p *picture, _, _ int64) {
 		for _, l := range taken {
 			delete(p.Groups[s.group.Name].InHand, l.ID)
@@ -536,6 +543,7 @@ func (m *model) crash(t *rapid.T) {
 func (m *model) purge(t *rapid.T) {
 	m.t = t
 	var excess map[string]int
+	m.ends("purged")
 	m.step(func() {
 		var more bool
 		var err error

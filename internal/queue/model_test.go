@@ -160,9 +160,11 @@ type model struct {
 	order   map[string]map[string]float64 // group -> id -> its deadline, with the fraction that keeps the order
 	subs    []*sub
 	inHand  []leased
-	lost    []leased      // that some subscription believes to hold, and does not
-	active  *queue.Active // of the group with SingleActive; nil: none ever claimed
-	epoch   int64         // the highest so far
+	lost    []leased               // that some subscription believes to hold, and does not
+	active  *queue.Active          // of the group with SingleActive; nil: none ever claimed
+	epoch   int64                  // the highest so far
+	how     func(id string) string // how the messages end that a step ends; nil: it ends none
+	ended   map[string][]string    // group, "" for the topic -> the lines that its history has had
 }
 
 // inTurns is the group with SingleActive.
@@ -170,10 +172,12 @@ const inTurns = "d"
 
 // sub returns a subscription of a group.
 func (m *model) sub(group string) *sub {
+	s := m.world.sub(group)
 	if group == inTurns {
-		return m.world.turns(group)
+		s = m.world.turns(group)
 	}
-	return m.world.sub(group)
+	s.remember()
+	return s
 }
 
 // checkActive compares which subscription is active with the model. Nobody else has leases.
@@ -197,7 +201,7 @@ func (m *model) checkActive() {
 
 func newModel(t *rapid.T, s redistest.Server) *model {
 	m := &model{world: newWorld(t, s, "topic"), groups: map[string]queue.GroupOptions{}, options: map[string]queue.Options{}, taken: map[string]*nameOf{},
-		has: map[string]map[string]*known{}, counted: map[string]map[string]int{"": {}}, picture: newPicture()}
+		has: map[string]map[string]*known{}, counted: map[string]map[string]int{"": {}}, picture: newPicture(), ended: map[string][]string{}}
 	for range rapid.IntRange(0, 2).Draw(t, "groups at first") {
 		m.register(t)
 	}
@@ -253,6 +257,7 @@ func (m *model) check(t *rapid.T) {
 	m.t = t
 	m.still(func() {})
 	m.checkCounters()
+	m.checkHistories()
 	m.checkActive()
 	leases := 0
 	for g := range m.groups {
