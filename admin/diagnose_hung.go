@@ -102,5 +102,5 @@ func (q quiet) problem(workers []Worker) (Problem, bool) {
 	text := fmt.Sprintf("Group %q of topic %q is hung: it has %s in hand, the first for %s, %s%s. Look at %s.",
 		q.group.Group, q.found.name, texts.Many(inHand, "message"), round(now.Sub(oldest)), settled, waits, strings.Join(names, "; "))
 	return Problem{Severity: severity, Harm: harm, Topic: q.found.name, Group: q.group.Group, weight: seconds(now.Sub(oldest)),
-		Mend: tool("workers", q.found.name), Text: text}, true
+		Mend: tool("workers", "release", "--group="+q.group.Group, q.found.name, workers[0].Name()), Text: text}, true
 }

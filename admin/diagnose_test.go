@@ -63,6 +63,7 @@ func TestDiagnoseNamesEveryProblemWorstFirst(t *testing.T) {
 	require.NoError(t, s.Client.HSet(ctx, s.keys.Suspects("unread"), id, "4 alone x:1:2:3").Err())
 	require.NoError(t, only(s.admin.Kill(ctx, topic, admin.GroupMessage{Group: "unread", ID: s.list(t, "unread", admin.Ready)[1].ID}, admin.KillOptions{Reason: "x"})))
 
+	slow := s.holder(t)
 	problems, kinds := s.diagnose(t, admin.DiagnoseOptions{})
 	require.Equal(t, []string{
 		"warning dead letters orders/unread",
@@ -84,7 +85,7 @@ func TestDiagnoseNamesEveryProblemWorstFirst(t *testing.T) {
 		require.True(t, strings.HasSuffix(p.Text, "."), p.Text)
 	}
 	require.Equal(t, []string{
-		"dead reasons --group=unread orders", "workers orders", "resume --group=stopped orders", "groups ls orders",
+		"dead reasons --group=unread orders", "workers release --group=slow orders " + slow.Name(), "resume --group=stopped orders", "groups ls orders",
 		"msg kill --group=unread orders " + id, "schedule alone", "", "resume alone", "",
 	}, mend)
 	require.Equal(t, []string{"groups rm orders unread: the group with 3 messages", "topics rm -- -gone: the name in the list"}, deletes)

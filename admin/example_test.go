@@ -548,6 +548,28 @@ func ExampleAdmin_Kill() {
 	// poison is dead: killed: it never ends
 }
 
+func ExampleAdmin_ReleaseWorker() {
+	s := start()
+	defer s.stop()
+	hangs := s.subscribe("orders")
+	check(s.publisher.Publish("orders", message.NewMessage("order 1", nil)))
+	<-hangs // its handler never ends
+	workers, err := s.admin.Workers(ctx, "orders")
+	check(err)
+	other := s.subscribe("orders")
+
+	n, err := s.admin.ReleaseWorker(ctx, workers[0])
+	check(err)
+	fmt.Println(n, "released")
+	msg := <-other
+	fmt.Println(msg.UUID, "comes again")
+	msg.Ack()
+
+	// Output:
+	// 1 released
+	// order 1 comes again
+}
+
 func ExampleAdmin_DeleteDead() {
 	s := start()
 	defer s.stop()
@@ -586,6 +608,25 @@ func ExampleAdmin_MoveDead() {
 	fmt.Println(n, "moved,", stats.Messages, "there")
 
 	// Output: 2 moved, 2 there
+}
+
+// Topic "orders" has a new name. What waits and what is dead moves there.
+func ExampleAdmin_Move() {
+	s := start()
+	defer s.stop()
+	s.die("orders", "order 1", "order 2")
+	reminder := message.NewMessage("uuid", []byte("order 3"))
+	redisdelay.DelayFor(reminder, time.Hour)
+	check(s.publisher.Publish("orders", reminder))
+
+	moved, err := s.admin.Move(ctx, "orders", admin.Moving{To: "shop-orders", Create: true})
+	check(err)
+	fmt.Println(moved.Messages, "moved, groups", moved.Created)
+	for _, sentence := range moved.Explain() { // what stays, and why
+		fmt.Println(sentence)
+	}
+
+	// Output: 3 moved, groups [default]
 }
 
 func ExampleAdmin_SetLimit() {

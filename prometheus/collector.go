@@ -296,6 +296,7 @@ func exportTopic(out chan<- prometheus.Metric, s admin.Stats, broadcasted tally)
 	counter(out, descLeftOutNames, s.Counters.LeftOut, t)
 	counter(out, descRefused, s.Counters.RefusedFull, t)
 	counter(out, descRefusedOccurrences, s.Counters.RefusedOccurrences, t)
+	counter(out, descHistoryFailed, s.Counters.HistoryFailed, t, "")
 	if s.Pause != nil {
 		instant(out, descPaused, s.Pause.Since, t, "")
 	}

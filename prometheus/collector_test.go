@@ -154,9 +154,9 @@ func TestMetricsOfATopic(t *testing.T) {
 func TestCounters(t *testing.T) {
 	w := newWorld(t)
 	w.group("orders", "shop")
-	w.set("stats", "published", 1, "replaced", 2, "left_out", 3, "refused_full", 4)
+	w.set("stats", "published", 1, "replaced", 2, "left_out", 3, "refused_full", 4, "history_failed", 6)
 	w.set("stats:shop", "acked", 11, "nacked", 12, "retried", 13, "dropped", 14, "expired", 15, "disowned", 10, "suspects", 16, "lease_lost", 17, "given_up", 19,
-		"dead_purged", 18, "limited", 27, "limited_ms", 1500, "dead_deliveries", 21, "dead_lease", 22, "dead_asked", 23, "dead_late", 24, "dead_unmarshal", 25, "dead_killed", 26,
+		"dead_purged", 18, "history_failed", 28, "limited", 27, "limited_ms", 1500, "dead_deliveries", 21, "dead_lease", 22, "dead_asked", 23, "dead_late", 24, "dead_unmarshal", 25, "dead_killed", 26,
 		"late_1", 5, "late_5", 2, "late_1000", 1, "late_60000", 1, "late_more", 3)
 	requireMetrics(t, w.collector(), `
 		published_messages_total{topic="orders"} 1
@@ -174,6 +174,8 @@ func TestCounters(t *testing.T) {
 		lost_leases_total{group="shop",topic="orders"} 17
 		given_up_messages_total{group="shop",topic="orders"} 19
 		dead_purged_messages_total{group="shop",topic="orders"} 18
+		history_failed_lines_total{group="",topic="orders"} 6
+		history_failed_lines_total{group="shop",topic="orders"} 28
 		limited_claims_total{group="shop",topic="orders"} 27
 		limited_seconds_total{group="shop",topic="orders"} 1.5
 		limited{group="shop",topic="orders"} 0

@@ -60,6 +60,8 @@ var (
 	descDead       = desc("dead_messages_total", "Messages that died, by cause: deliveries, lease, asked, late, unmarshal, killed.", "topic", "group", "cause")
 	descDeadPurged = desc("dead_purged_messages_total", "Dead letters that were deleted because of MaxDead.", "topic", "group")
 
+	descHistoryFailed = desc("history_failed_lines_total", "Lines that a history lacks, or has without the UUID or for too long, because a Redis user lacks a command. An empty group has those of cancelled and replaced messages.", "topic", "group")
+
 	descScheduleLast       = desc("schedule_last_timestamp_seconds", "When the last occurrence of the recurring schedule was due.", "topic", "schedule")
 	descScheduleNext       = desc("schedule_next_timestamp_seconds", "When the next one is due. It has no series while the schedule is paused, or if it has ended.", "topic", "schedule")
 	descScheduleOverdue    = desc("schedule_overdue_seconds", "How long an occurrence has been due that no program has published.", "topic", "schedule")

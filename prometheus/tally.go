@@ -18,7 +18,7 @@ type tally struct {
 // figures returns all counters of a tally that are numbers, in a fixed order.
 func (t *tally) figures() []*int {
 	c := &t.GroupCounters
-	return []*int{&c.Delivered, &c.Acked, &c.Nacked, &c.Retried, &c.Dropped, &c.Skipped, &c.Expired, &c.Disowned, &c.Suspects, &c.LeaseLost, &c.GivenUp, &c.DeadPurged, &c.Limited,
+	return []*int{&c.Delivered, &c.Acked, &c.Nacked, &c.Retried, &c.Dropped, &c.Skipped, &c.Expired, &c.Disowned, &c.Suspects, &c.LeaseLost, &c.GivenUp, &c.DeadPurged, &c.Limited, &c.HistoryFailed,
 		&c.Dead.Deliveries, &c.Dead.Lease, &c.Dead.Asked, &c.Dead.Late, &c.Dead.Unmarshal, &c.Dead.Killed}
 }
 
@@ -73,6 +73,7 @@ func exportTally(out chan<- prometheus.Metric, c tally, topic, group string) {
 	counter(out, descDead, c.Dead.Unmarshal, topic, group, "unmarshal")
 	counter(out, descDead, c.Dead.Killed, topic, group, "killed")
 	counter(out, descDeadPurged, c.DeadPurged, topic, group)
+	counter(out, descHistoryFailed, c.HistoryFailed, topic, group)
 	histogram(out, descLateness, c.Lateness, topic, group)
 }
 

@@ -82,10 +82,13 @@ func TestTLSOnOneSideIsNamed(t *testing.T) {
 			if c.more != "" {
 				args = append(args, c.more)
 			}
-			status, out, said := at(t, nil, args...)
-			require.Equal(t, exitRefused, status, "%s: %s%s", args, out, said)
-			require.Contains(t, said, c.want, args)
-			require.NotContains(t, said, "interrupted", args)
+			t.Run(strings.Join(args, " "), func(t *testing.T) {
+				t.Parallel()
+				status, out, said := at(t, nil, args...)
+				require.Equal(t, exitRefused, status, "%s%s", out, said)
+				require.Contains(t, said, c.want)
+				require.NotContains(t, said, "interrupted")
+			})
 		}
 	}
 	status, _, said := at(t, nil, "topics", "--redis", secure, "--redis-tls", "--redis-tls-insecure")
@@ -169,6 +172,7 @@ func TestSecretsThatOthersCanReadAreRefused(t *testing.T) {
 // reads by its group. systemd's credentials look the same. Nobody else's file may be like that.
 func TestTheGroupMayReadSecretsOfRoot(t *testing.T) {
 	t.Parallel()
+	server := redistest.Start(t, "--user", "relay", "on", ">hunter2", "~*", "&*", "+@all")
 	for _, c := range []struct {
 		owner   int
 		mode    os.FileMode
@@ -185,13 +189,12 @@ func TestTheGroupMayReadSecretsOfRoot(t *testing.T) {
 			} else if c.owner == 0 {
 				continue // only root gives files away
 			}
-			status, _, said := at(t, nil, "topics", "--redis", "127.0.0.1:1", notation, name)
+			status, _, said := at(t, nil, "topics", "--redis", server.Addr(), "--redis-username", "relay", notation, name)
 			if c.refused {
 				require.Equal(t, exitRefused, status, "%v: %s", c, said)
 				require.Contains(t, said, "has a secret, and others can read it: chmod 600", "%v", c)
 			} else {
-				require.NotContains(t, said, "others can read it", "%v", c)
-				require.Equal(t, exitFailed, status, "%v: %s", c, said)
+				require.Zero(t, status, "%v: %s", c, said)
 			}
 		}
 	}

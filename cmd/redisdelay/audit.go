@@ -71,6 +71,9 @@ func (w act) noted() admin.Act {
 	if w.ID == "" {
 		noted.Detail = "done: " + texts.Many(w.Count, w.Unit)
 	}
+	if w.Worker != "" {
+		noted.Detail += fmt.Sprintf(" of worker %q", w.Worker)
+	}
 	return noted
 }
 

@@ -44,7 +44,7 @@ func TestActsAreInTheAuditLog(t *testing.T) {
 		"dead purge orders --group billing no-such-id --yes", "dead purge orders --group billing --yes",
 		"msg reschedule orders waiting --in 2h", "msg cancel orders waiting --yes", "msg kill orders held --group billing --yes",
 		"groups rm orders audit --yes", "msg now orders later",
-		"publish orders --in 1m --uuid new", "schedules pause reports clean-up", "schedules run reports clean-up --yes", "schedules resume reports clean-up",
+		"publish orders --in 1m --uuid new", "schedules pause reports clean-up", "schedules run reports clean-up --yes --wait 10ms", "schedules resume reports clean-up",
 		"schedules rm reports daily-report --yes", "topics rm oders --yes", "pause nowhere",
 		"topics", "check", "doctor", "audit", "schedules ls", "msg ls orders",
 	} {

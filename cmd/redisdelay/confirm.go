@@ -32,6 +32,7 @@ type act struct {
 	Schedule string `json:"schedule,omitempty"`
 	To       string `json:"to,omitempty"`
 	ID       string `json:"id,omitempty"`
+	Worker   string `json:"worker,omitempty"` // has the messages
 	Count    int    `json:"count"`
 	Unit     string `json:"unit"` // such as "dead letter"
 
@@ -77,6 +78,9 @@ func (w act) String() string {
 	}
 	if w.Schedule != "" {
 		of = fmt.Sprintf(" of schedule %q", w.Schedule) + of
+	}
+	if w.Worker != "" {
+		of = fmt.Sprintf(" of worker %q", w.Worker) + of
 	}
 	if w.To != "" {
 		of += fmt.Sprintf(" to topic %q", w.To)

@@ -295,7 +295,7 @@ func (a *app) input(file []string) ([]byte, error) {
 	}
 	text, err := os.ReadFile(file[0])
 	if err != nil {
-		return nil, refuse("%w", err)
+		return nil, refuse("%w: name a file, or - for standard input", err)
 	}
 	return text, nil
 }

@@ -80,6 +80,7 @@ var goldens = []struct {
 	{"msg-cancel", "msg cancel orders waiting", ""},
 	{"msg-now", "msg now orders later", ""},
 	{"msg-import", "msg import mails testdata/waits.ndjson", ""},
+	{"workers-release", "workers release orders HOST --group billing", ""},
 	{"msg-kill", "msg kill orders held --group billing", ""},
 	{"pause", "pause orders --group billing --as ann@ops --why deploy --for 1h", ""},
 	{"resume", "resume orders --group billing", ""},
@@ -120,6 +121,7 @@ func steady(text string) string {
 	text = regexp.MustCompile(`(WORKER|process 1) {2,}`).ReplaceAllString(text, "$1  ")
 	host, _ := os.Hostname()
 	text = strings.ReplaceAll(text, host, "host")
+	text = regexp.MustCompile(`(HOST|host):\d+`).ReplaceAllString(text, "$1:1")
 	text = regexp.MustCompile(`(HOST|host) +(PID|\d+) +`).ReplaceAllString(text, "$1  PID  ")
 	text = regexp.MustCompile(`(rules\\":\\")\w+`).ReplaceAllString(text, "${1}0") // of a time zone, on this machine
 	text = regexp.MustCompile(`(:mailbox:\w+\|)\d+`).ReplaceAllString(text, "${1}1")
@@ -141,6 +143,8 @@ func TestGolden(t *testing.T) {
 	for _, g := range goldens {
 		var s scrubbed
 		delete(commands, g.name)
+		host, _ := os.Hostname()
+		g.args = strings.Replace(g.args, " HOST ", " "+host+" ", 1)
 		runs := []string{g.args, g.args + " --json"}
 		if taking[g.name] {
 			runs = []string{g.args + " --dry-run", g.args + " --yes --json"}

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -58,12 +59,13 @@ type tool struct {
 	news   chan struct{}
 }
 
-// start starts this test binary as the program, until the end of the test at the latest.
+// start starts this test binary as the program, until the end of the test at the latest. With the
+// race detector its exit would take a second longer, in which no goroutine is left to watch.
 func start(t *testing.T, environment []string, args ...string) *tool {
 	t.Helper()
 	binary, err := os.Executable()
 	require.NoError(t, err)
-	return startProgram(t, binary, append(environment, asProgram+"=1"), args...)
+	return startProgram(t, binary, slices.Concat(environment, []string{asProgram + "=1", "GORACE=atexit_sleep_ms=0"}), args...)
 }
 
 func startProgram(t *testing.T, program string, environment []string, args ...string) *tool {

@@ -22,13 +22,12 @@ func TestPeriodic(t *testing.T) {
 		return file(t, fmt.Sprintf("schedules:\n- {name: tick, topic: ticks, spec: '@every %ds', start: %s, payload: %s}\n",
 			step, first.UTC().Format(time.RFC3339), payload))
 	}
-	quickly := []string{"GORACE=atexit_sleep_ms=0"} // the race detector waits a second before an exit
 	both := func(name, expected string, done func(admin.Schedule) bool) admin.Schedule {
 		t.Helper()
 		var s admin.Schedule
 		var processes []*tool
 		for range 2 {
-			processes = append(processes, start(t, quickly, "periodic", "--redis", server.Addr(), "--log-level", "debug", "--file", name))
+			processes = append(processes, start(t, nil, "periodic", "--redis", server.Addr(), "--log-level", "debug", "--file", name))
 		}
 		for _, p := range processes {
 			p.await(expected)

@@ -55,6 +55,7 @@ func TestProgram(t *testing.T) {
 		"killed":      testSecondInterrupt,
 		"tail":        testInterruptedTail,
 		"read only":   testReadOnlyUser,
+		"relays":      testProgramRelays,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -82,6 +83,18 @@ func testProgramIsStatic(t *testing.T, binary string) {
 		}
 		return false
 	}(), "it needs a dynamic loader")
+}
+
+// Other tests of relays run this test binary.
+func testProgramRelays(t *testing.T, binary string) {
+	version, err := exec.Command(binary, "version").Output()
+	require.NoError(t, err)
+	require.Regexp(t, `^redisdelay \S+, go1`, string(version))
+
+	broker := startStreams(t)
+	relaysOverAStop(t, func(t *testing.T, environment []string, args ...string) *tool {
+		return startProgram(t, binary, environment, args...)
+	}, broker.consume(t, topic), nil, "--to", "redisstream", "--redisstream", broker.Addr())
 }
 
 // session is the program in a pseudo terminal.
@@ -335,6 +348,7 @@ func testInterruptedMove(t *testing.T, binary string) {
 	w := newWorld(t, server.Client(t), server.Addr())
 	w.bury("orders", "billing", all)
 	proxy := slowed(t, w.addr)
+	proxy.by = 200 * time.Millisecond // a few calls are left when the keys are pressed
 	proxy.is.Store(true)
 	s := inTerminal(t, environment(proxy.addr), binary, "dead", "move", "orders", "--to", "retired", "--create", "--yes")
 	s.await("move: 1,000 of 4,000")
@@ -534,7 +548,7 @@ func testReadOnlyUser(t *testing.T, binary string) {
 		"msg cancel orders name --yes", "msg reschedule orders name --in 1h", "msg now orders name",
 		"msg kill orders name --yes",
 		"pause orders", "resume orders", "repair orders --yes", "publish orders", "schedule", "schedule orders",
-		"schedules pause reports clean-up", "schedules resume reports clean-up", "schedules run reports clean-up --yes", "schedules rm reports clean-up --yes",
+		"schedules pause reports clean-up", "schedules resume reports clean-up", "schedules run reports clean-up --yes --wait 10ms", "schedules rm reports clean-up --yes",
 	} {
 		said, code := run(strings.Fields(does)...)
 		require.Equal(t, exitFailed, code, "%s: %s", does, said)

@@ -125,6 +125,13 @@ func (r *redisSettings) fits(o *redis.UniversalOptions) error {
 	if o.MasterName == "" && (o.SentinelUsername != "" || o.SentinelPassword != "") {
 		errs = append(errs, refuse("--%s-sentinel-username and -password have no effect without --%[1]s-sentinel-master", r.name))
 	}
+	// The client signs in only with a password, and would else be the default user.
+	if o.Username != "" && o.Password == "" {
+		errs = append(errs, refuse("--%s-username needs a password: set --%[1]s-password-file", r.name))
+	}
+	if o.SentinelUsername != "" && o.SentinelPassword == "" {
+		errs = append(errs, refuse("--%s-sentinel-username needs a password: set --%[1]s-sentinel-password-file", r.name))
+	}
 	return errors.Join(errs...)
 }
 

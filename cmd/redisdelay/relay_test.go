@@ -8,8 +8,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -192,22 +190,6 @@ func TestMessageWithTheUUIDsMetadataKeyIsDead(t *testing.T) {
 	}
 	_, err := new(amqpChannel).marshal(msg)
 	refused(err, refusedByAMQP)
-}
-
-// The test runs the built and installed program, not this test binary.
-func TestBuiltProgramRelays(t *testing.T) {
-	t.Parallel()
-	program := filepath.Join(t.TempDir(), "redisdelay")
-	out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
-	require.NoError(t, err, string(out))
-	version, err := exec.Command(program, "version").Output()
-	require.NoError(t, err)
-	require.Regexp(t, `^redisdelay \S+, go1`, string(version))
-
-	broker := startStreams(t)
-	relaysOverAStop(t, func(t *testing.T, environment []string, args ...string) *tool {
-		return startProgram(t, program, environment, args...)
-	}, broker.consume(t, topic), nil, "--to", "redisstream", "--redisstream", broker.Addr())
 }
 
 // A replace directive would break `go install` of a released version, which has no directory beside

@@ -249,6 +249,11 @@ func (h *holder) redisActs() map[string]func() error {
 		"pause": tool("pause orders"), "resume": tool("resume orders"), "msg now": tool("msg now orders now"), "msg cancel": tool("msg cancel orders gone --yes"),
 		"msg cancel --all": tool("msg cancel tailed --all --yes"), "msg reschedule --all": tool("msg reschedule tailed --all --in 3h --yes"),
 		"msg import": tool("msg import moving testdata/waits.ndjson --yes"), "msg reschedule": tool("msg reschedule orders named --in 2h"), "msg kill": tool("msg kill orders killed --yes"),
+		"workers release": func() error {
+			workers, err := h.world.admin.Workers(h.t.Context(), "orders")
+			require.NoError(h.t, err)
+			return h.tool("workers", "release", "orders", workers[0].Subscription, "--yes")
+		},
 		"dead requeue": tool("dead requeue orders --yes ID"), "dead purge": tool("dead purge orders --yes DEAD"), "dead move": tool("dead move moving --to moved --create --yes"),
 		"groups rm": tool("groups rm old g --yes"), "topics rm": tool("topics rm old --yes"), "repair": tool("repair broken --yes"),
 		"schedules pause": tool("schedules pause reports clean-up"), "schedules resume": tool("schedules resume reports clean-up"),
@@ -359,7 +364,7 @@ var redisRows = []string{
 	"`Publisher.Publish`, `publish`", "`Subscriber.Subscribe`", "`tail`", "`schedule`",
 	"`topics TOPIC`, `groups ls`, `msg ls`, `dead ls`, `dead export`, `dead reasons`, `msg get`, `find`, `upcoming`",
 	"`topics`, `groups idle`, `top`, `workers`, `check`, `audit`, `history`, `schedules ls`, `schedules show`, `doctor`", "`metrics`, `ui`",
-	"`pause`, `resume`, `msg now`, `msg reschedule`, `msg reschedule --all`, `msg cancel`, `msg cancel --all`, `msg import`, `msg kill`, `dead requeue`, `dead purge`, `dead move`, `groups rm`, `groups limit`, `groups history`, `topics rm`",
+	"`pause`, `resume`, `msg now`, `msg reschedule`, `msg reschedule --all`, `msg cancel`, `msg cancel --all`, `msg import`, `msg kill`, `dead requeue`, `dead purge`, `dead move`, `groups rm`, `groups limit`, `groups history`, `topics rm`, `workers release`",
 	"`schedules pause`, `schedules resume`, `schedules run`, `schedules rm`, `partitions set`, `repair`",
 	"`CLIENT PAUSE`, `CLIENT KILL`, `CLIENT LIST`, `KEYS`, `SCAN`, `FLUSHALL`, `FLUSHDB`, `CONFIG GET`, `CONFIG SET`, `ACL LIST`, `MONITOR`, `SHUTDOWN`, `SCRIPT FLUSH`, `SCRIPT KILL`, `REPLICAOF`",
 	"`GET of another key`, `EVAL of another key`, `EVAL of a hidden key`, `PUBLISH on another channel`",

@@ -13,6 +13,7 @@ func (a *app) workersCommand() *cobra.Command {
 	c := &cobra.Command{Use: "workers [TOPIC...]", Short: "who subscribes, and what each has in hand", ValidArgsFunction: a.completeTopic,
 		Example: "  redisdelay workers orders", RunE: a.runs(a.workers)}
 	a.jsonFlag(c.Flags())
+	c.AddCommand(a.releaseCommand())
 	return c
 }
 

@@ -19,7 +19,7 @@ func (t *Topic) Mend(ctx context.Context, v Violation) (did []string, err error)
 	case v.Fault == FaultRegistry:
 		did, err = []string{"entered the topic in the registry"}, t.Enroll(ctx)
 	case v.Fault == FaultScheduler:
-		did, err = []string{"had the scheduler look at once"}, queue.Do(ctx, t.Client(), t.NewCall(&queue.NudgeScript, queue.Target{}, "event", ""))
+		did, err = []string{"had the scheduler look at once"}, t.Nudge(ctx)
 	case v.Fault == FaultKey && v.name != "":
 		did = []string{v.name + " does not expire any more"}
 		done, err = servers.AskKey(ctx, t.Client(), v.name, func(ctx context.Context, c redis.UniversalClient) (bool, error) {

@@ -42,6 +42,11 @@ func (w *world) operate() {
 	}
 	require.NoError(t, only(w.topic.Group("a").Discard(ctx, []string{w.id["dead"]})))
 
+	to := w.beside(w.topic.Name+", renamed", "a", "b")
+	w.publish(in("moved", 30*time.Second))
+	require.Equal(t, []string{"moved: moved"}, w.move(to, "moved"))
+	require.NoError(t, to.topic.Erase(ctx))
+
 	w.publishNow("killed")
 	require.NoError(t, only(w.topic.Kill(ctx, "a", w.id["killed"], "killed")))
 	require.NoError(t, only(w.topic.Group("a").Discard(ctx, []string{w.id["killed"]})))

@@ -257,7 +257,7 @@ func (w *world) hooked(hook redis.Hook) *operate.Topic {
 	client := redis.NewClient(&redis.Options{Addr: w.Client.(*redis.Client).Options().Addr})
 	w.t.Cleanup(func() { _ = client.Close() })
 	client.AddHook(hook)
-	return topicOf(client, w.Prefix, "topic")
+	return topicOf(client, w.Prefix, w.topic.Name)
 }
 
 // The step that acts looks at all states again.

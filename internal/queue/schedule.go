@@ -105,10 +105,14 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 // begins no further group.
 func (t *Topic) Expire(ctx context.Context) (more bool, err error) {
 	_, more, err = t.sweep(ctx, func(groups *Groups) *Call {
-		return t.NewCall(&expireScript, Target{Groups: groups.Names}, "version", groups.Version, "budget", budget, "single", groups.Single,
-			"bounded", groups.Bounded)
+		return t.expireDraft(groups, groups.Names).Call()
 	})
 	return more, err
+}
+
+func (t *Topic) expireDraft(groups *Groups, names []string) *Draft {
+	return t.Draft(&expireScript, Target{Groups: names}, "version", groups.Version, "budget", budget, "single", groups.Single,
+		"bounded", groups.Bounded)
 }
 
 // Succeed takes the place of active subscriptions that did not claim in time, and wakes a standby

@@ -96,8 +96,14 @@ var (
 	RangesScript     = load("ranges")
 	MendScript       = load("mend")
 	SingleScript     = load("single")
-	NudgeScript      = load("nudge")
+	nudgeScript      = load("nudge")
 	AssignScript     = load("assign")
+
+	// These move messages to another topic.
+	GatherScript = load("gather")
+	AdoptScript  = load("adopt")
+	DepartScript = load("depart")
+	ArriveScript = load("arrive")
 )
 
 // Scripts returns the text of each script by its name.
@@ -144,7 +150,8 @@ var strayDirective = regexp.MustCompile(`(?m)^\s*--@`)
 // compose returns the text of each script in lua by its name, and its contract. The text begins
 // with the locals of the contract. The line "--@use wake schedule" of a script stands for the
 // snippets wake and schedule, which are files in lua/shared. A snippet names no snippets, and its
-// header may declare constants. For "--@each" see contract.eachLine.
+// header may declare constants. For "--@each" see contract.eachLine. Each process that imports the
+// package does this at its start, so regular expressions see only text that can match.
 func compose(files fs.FS) (map[string]string, map[string]*contract, error) {
 	scripts, err := readLua(files, "lua")
 	if err != nil {
@@ -175,22 +182,27 @@ func compose(files fs.FS) (map[string]string, map[string]*contract, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		code := phase.ReplaceAllStringFunc(script.code, func(line string) string {
-			its := phase.FindStringSubmatch(line)[1]
-			if phases[its].code == "" {
-				wrong("has no phase %q, or has it twice", its)
-			}
-			defer delete(phases, its)
-			return phases[its].code
-		})
+		code := script.code
+		if strings.Contains(code, "--@phase") {
+			code = phase.ReplaceAllStringFunc(code, func(line string) string {
+				its := phase.FindStringSubmatch(line)[1]
+				if phases[its].code == "" {
+					wrong("has no phase %q, or has it twice", its)
+				}
+				defer delete(phases, its)
+				return phases[its].code
+			})
+		}
 		for left := range phases {
 			wrong("does not name its phase %q", left)
 		}
-		if m := direct.FindString(code); m != "" {
-			wrong("uses %s; its header declares names", m)
-		}
 		used := map[string]bool{}
 		for line := range strings.Lines(code) {
+			if strings.Contains(line, "KEYS") || strings.Contains(line, "ARGV") {
+				if m := direct.FindString(line); m != "" {
+					wrong("uses %s; its header declares names", m)
+				}
+			}
 			snippetNames, directive := strings.CutPrefix(line, "--@use ")
 			switch {
 			case directive:
@@ -220,7 +232,7 @@ func compose(files fs.FS) (map[string]string, map[string]*contract, error) {
 			}
 		}
 		sources[name] = text.String()
-		if strayDirective.MatchString(sources[name]) {
+		if strings.Contains(sources[name], "--@") && strayDirective.MatchString(sources[name]) {
 			fault("lua/%s.lua, or a snippet of it, has a line that begins with --@ and is no --@use", name)
 		}
 	}

@@ -192,6 +192,12 @@ var transitions = map[string]func(w *world) (call func() error){
 		w.travel(2 * time.Hour)
 		return func() error { _, err := w.topic.Expire(ctx); return err }
 	},
+	"expire, released": func(w *world) func() error {
+		w.publishNow("x", "y")
+		w.suspect("a", 1, "x")
+		held := held(w.sub("a").claim(2))
+		return func() error { return only(w.topic.EndLeases(ctx, "a", held)) }
+	},
 	"purge": func(w *world) func() error {
 		w.publish(now("x").with(queue.Options{MaxDeliveries: 1}), now("y"))
 		w.die("a", 2)
@@ -228,6 +234,33 @@ var transitions = map[string]func(w *world) (call func() error){
 	"discard": func(w *world) func() error {
 		w.fill("a")
 		return func() error { return only(w.topic.Group("a").Discard(ctx, []string{w.id["dead"]})) }
+	},
+	"gather": func(w *world) func() error {
+		w.retries("x", "a", "b")
+		w.follow(w.amend(queue.Put, "s").Record, w.hour(1))
+		return run(w, w.gatherCall(append(w.Client.ZRange(ctx, w.keys.Pending(), 0, -1).Val(), w.id["x"])...))
+	},
+	"adopt": func(w *world) func() error {
+		w.fill("a")
+		w.fillAgain("b", "retried")
+		return run(w, w.adoptCall(w.id["retried"]))
+	},
+	"depart": func(w *world) func() error {
+		w.retries("x", "a")
+		return run(w, w.departCall(w.id["x"]))
+	},
+	"depart, with a history": func(w *world) func() error {
+		w.keepIn("c", dayLong)
+		w.publish(in("x", time.Hour))
+		return run(w, w.departCall(w.id["x"]))
+	},
+	"arrive": func(w *world) func() error {
+		w.publish(in("x", time.Hour).with(queue.Options{DelayID: "x"}))
+		groups := must(w.topic.Groups(ctx))
+		d := w.topic.Draft(&queue.ArriveScript, queue.Target{Groups: groups.Names}, "operation", w.keys.Operation("move"),
+			"version", groups.Version, "token", "T:1", "latest", w.now()+7_200_000)
+		d.Each("message", "id", w.id["x"], "due", fmt.Sprint(w.now()+1000), "free", fmt.Sprint(w.now()+1000), "held", 0)
+		return run(w, d.Call())
 	},
 	"kill": func(w *world) func() error {
 		w.publish(in("x", time.Hour).with(queue.Options{DelayID: "x", MaxDeliveries: 1}))
@@ -363,6 +396,42 @@ func counting(c *queue.Claim) {
 // only is the error of a call.
 func only[T any](_ T, err error) error { return err }
 
+// gatherCall returns a call that takes the topic for a move, and reads messages.
+func (w *world) gatherCall(ids ...string) *queue.Call {
+	groups := must(w.topic.Groups(ctx))
+	d := w.topic.Draft(&queue.GatherScript, queue.Target{Groups: groups.Names, Window: groups.Window}, "operation", w.keys.Operation("move"),
+		"version", groups.Version, "token", "T:1", "lease", time.Minute, "bytes", 1<<20)
+	for _, id := range ids {
+		d.Each("message", "id", id)
+	}
+	return d.Call()
+}
+
+// adoptCall returns a call that makes a message of the topic anew, with a delay ID, as dead in a.
+func (w *world) adoptCall(id string) *queue.Call {
+	groups := must(w.topic.Groups(ctx))
+	d := w.topic.Draft(&queue.AdoptScript, queue.Target{Groups: groups.Names, Window: groups.Window}, "operation", w.keys.Operation("move"),
+		"version", groups.Version, "token", "T:1", "lease", time.Minute, "hold", 0)
+	d.Each("message", "id", id, "body", "x", "own", "delay_id:x", "due", "", "free", fmt.Sprint(w.now()+1000), "held", 1)
+	d.Each("place", "at", 1, "kind", "dead", "score", fmt.Sprint(w.now()), "record", "3 - - x")
+	return d.Call()
+}
+
+// departCall returns a call that takes a message out of the topic, which a move has. The message
+// waits, or retries in a.
+func (w *world) departCall(id string) *queue.Call {
+	require.NoError(w.t, w.Client.Set(ctx, w.keys.Operation("move"), "T:1", time.Minute).Err())
+	groups := must(w.topic.Groups(ctx))
+	d := w.topic.Draft(&queue.DepartScript, queue.Target{Groups: groups.Names, Window: groups.Window}, "operation", w.keys.Operation("move"),
+		"version", groups.Version, "token", "T:1", "memory", queue.OperationMemory, "recorded", groups.Recorded)
+	due := ""
+	if at := w.Client.ZScore(ctx, w.keys.Pending(), id).Val(); at > 0 {
+		due = fmt.Sprintf("%.0f", at)
+	}
+	d.Each("message", "id", id, "due", due, "held", 0)
+	return d.Call()
+}
+
 // fillAgain has another group nack a message of fill with a delay.
 func (w *world) fillAgain(group, name string) {
 	s := w.sub(group)
@@ -393,8 +462,8 @@ func unused(name, key string, k queue.Keys) bool {
 		return true
 	}
 	switch script { // only with a history
-	case "cancel", "recall":
-		if key == k.Counters() {
+	case "cancel", "recall", "depart":
+		if key == k.Counters() || script == "depart" && key == k.Groups() {
 			return true
 		}
 	case "discard":

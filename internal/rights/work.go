@@ -55,7 +55,10 @@ var (
 	RequeueingMany = Work{Name: "requeue many", scripts: []string{"look", "stats", "page", "requeue"}}
 	DiscardingMany = Work{Name: "discard many", scripts: []string{"look", "stats", "page", "discard"}}
 	Arriving       = Work{Name: "move to", scripts: []string{"open", "look", "publish", "cancel", "reschedule"}, besides: enrolling, opens: true}
+	Leaving        = Work{Name: "move from", scripts: []string{"look", "stats", "page", "gather", "depart"}, besides: []string{"HMGET", "HGET"}}
+	Adopting       = Work{Name: "move messages to", scripts: []string{"look", "adopt", "depart", "arrive"}}
 	Killing        = Work{Name: "kill", scripts: []string{"look", "kill"}}
+	Releasing      = Work{Name: "release a worker", scripts: []string{"look", "expire", "nudge"}, besides: []string{"HSCAN"}}
 	Pausing        = Work{Name: "pause", scripts: []string{"look", "pause"}}
 	Resuming       = Work{Name: "resume", scripts: []string{"look", "resume"}}
 	Assigning      = Work{Name: "assign", scripts: []string{"look", "assign"}}

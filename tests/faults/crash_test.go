@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/faulttest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
@@ -197,6 +198,78 @@ func TestFrozenWorkerChangesNothingAfterItsLease(t *testing.T) {
 	l.progress(t, 60)
 	l.w.Verify(byPollRules)
 	faulttest.Report(t, fmt.Sprintf("%d rounds, %d leases were held, their settlements came late and changed nothing", rounds, held))
+}
+
+// An operator ends the leases of a frozen consumer, long before they run out.
+func TestReleasedWorkerThatWakesUpChangesNothing(t *testing.T) {
+	t.Parallel()
+	rounds := faulttest.Pick(2, 20)
+	faulttest.Case(t, "SIGSTOP of a consumer, its leases released, then SIGCONT: others have its messages at once, its own acks and nacks change nothing, each release is one expiry")
+	server := redistest.Start(t)
+	l := newLoad(t, server, faulttest.Place{}, func(w *faulttest.Worker) { w.LeaseMS, w.WorkMS, w.PauseMS = 60_000, 40, 250 })
+	operator, err := admin.New(admin.Config{Client: server.Client(t), KeyPrefix: l.w.Prefix})
+	require.NoError(t, err)
+	expired := func() (n int) {
+		for _, g := range topicStats(t, operator, l.w.Topics[0]).Groups {
+			n += g.Counters.Expired
+		}
+		return n
+	}
+	var tokens []string
+	subscriptions := map[string]bool{} // that were released
+	released, slowest := 0, time.Duration(0)
+	for round := range rounds {
+		name := fmt.Sprint("hold-", round)
+		l.progress(t, 30)
+		its := l.hold(t, name, 1)
+		victim := *l.holderIn(t, "g", its) // which has another consumer beside it
+		maps.DeleteFunc(its, func(_ lease, e faulttest.Event) bool { return e.By != victim.Name })
+		before := expired()
+		thaw := victim.Freeze()
+		for _, leases := range l.leases(t) {
+			tokens = slices.AppendSeq(tokens, maps.Values(leases))
+		}
+		began, ended := time.Now(), 0
+		for _, worker := range workersOf(t, operator, l.w.Topics[0]) {
+			if worker.PID == victim.PID() {
+				subscriptions[worker.Subscription] = true
+				n, err := operator.ReleaseWorker(t.Context(), worker)
+				require.NoError(t, err)
+				ended += n
+			}
+		}
+		require.Positive(t, ended)
+		l.awaitAgain(t, its)
+		slowest = max(slowest, time.Since(began))
+		require.Equal(t, before+ended, expired(), "each release is an expiry")
+		l.w.Release(name)
+		thaw()
+		l.awaitLate(t, its)
+		released += ended
+	}
+	l.progress(t, 60)
+	violations, _ := l.w.Judge(byPollRules)
+	for _, v := range violations { // the checker knows of no release
+		require.True(t, v.Property == faulttest.OneLease && slices.ContainsFunc(tokens, func(token string) bool {
+			return subscriptions[queue.SubscriptionOf(token)] && strings.HasSuffix(v.Text, " before lease "+token+" was over")
+		}), "%v", v)
+	}
+	require.Less(t, slowest, 30*time.Second)
+	faulttest.Report(t, fmt.Sprintf("%d rounds, %d leases were released and again in hand after %v at most", rounds, released, slowest.Round(time.Millisecond)))
+}
+
+func topicStats(t *testing.T, operator *admin.Admin, topic string) admin.Stats {
+	t.Helper()
+	stats, err := operator.Stats(t.Context(), topic)
+	require.NoError(t, err)
+	return stats
+}
+
+func workersOf(t *testing.T, operator *admin.Admin, topic string) []admin.Worker {
+	t.Helper()
+	workers, err := operator.Workers(t.Context(), topic)
+	require.NoError(t, err)
+	return workers
 }
 
 // holderIn is the consumer that has the lease of a group.

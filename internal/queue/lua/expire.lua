@@ -23,6 +23,10 @@
 --   bounded  flag: the topic may have groups with a limit
 -- ARGV of each group
 --   name  text:
+-- ARGV of each message
+--   id     text: of each message whose lease an operator ends (at most 1000), in the order in which
+--          they come back; only with one group
+--   token  text: of its lease
 --
 -- A message whose lease has expired goes back to the front of ready, behind older ones that came
 -- back before. It is a suspect: it may have ended the process that held it. Its entry in suspects
@@ -33,6 +37,9 @@
 -- A subscription holds fewer messages than the budget, so they come back in one call and in order.
 -- In a group with SingleActive all leases end with the first, because the owner extends them
 -- together. The owner has failed then.
+-- With messages, only their leases end, as if they had run out, and those of others go on. The
+-- subscription that had them learns of it by its next extension. If it were told at once, it would
+-- claim again before others do.
 -- Returns {"stale"} when the group set has changed, else
 -- REPLY
 --   ok          text: "ok"
@@ -48,6 +55,23 @@ local long = string.rep('-', 65)
 local function older(a, b)
   local due, other = tonumber(string.match(a, ':(%d+)$')) or 0, tonumber(string.match(b, ':(%d+)$')) or 0
   return due < other or (due == other and precedes(string.sub(a, 1, id_length), string.sub(b, 1, id_length)))
+end
+
+-- Returns the messages of the call whose leases are still the same, from the last to the first.
+local function named(leases)
+  local all, same = {}, {}
+  for i = 1, message_count do
+    --@each message i id
+    all[i] = id
+  end
+  local held = redis.call('HMGET', leases, unpack(all))
+  for i = message_count, 1, -1 do
+    --@each message i token
+    if held[i] == token then
+      same[#same + 1] = all[i]
+    end
+  end
+  return same
 end
 
 if redis.call('HGET', meta, 'groups') ~= version then
@@ -84,7 +108,8 @@ for g = 1, group_count do
   -- From the last to the first, so that each goes in front of those behind it. The fraction of a
   -- deadline does not count, so that messages that were claimed together come back together.
   local before = '(' .. string.format('%d', now + 1)
-  local ids = redis.call('ZREVRANGEBYSCORE', unack, before, '-inf', 'LIMIT', 0, budget)
+  local ids = message_count > 0 and named(leases)
+    or redis.call('ZREVRANGEBYSCORE', unack, before, '-inf', 'LIMIT', 0, budget)
   local a = single and #ids > 0 and read_active(name)
   if a then
     ids = redis.call('ZREVRANGEBYSCORE', unack, '+inf', '-inf', 'LIMIT', 0, budget)

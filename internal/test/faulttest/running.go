@@ -113,6 +113,9 @@ func (r *Running) failed() error {
 	return r.err
 }
 
+// PID returns the ID of the process.
+func (r *Running) PID() int { return r.cmd.Process.Pid }
+
 // Freeze stops the process with SIGSTOP until thaw, or until the end of the test, even by a crash.
 func (r *Running) Freeze() (thaw func()) {
 	r.w.t.Helper()
