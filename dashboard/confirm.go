@@ -19,10 +19,18 @@ type target struct {
 	Topic, Group, Reason, To string
 	Schedule                 string
 	Spread                   time.Duration
+
+	Asked asked   // of messages that wait
+	Due   dueTime // that they get
+	waits bool
 }
 
 func (t target) bulk() admin.Bulk {
-	return admin.Bulk{Group: t.Group, Schedule: t.Schedule, To: t.To, Spread: t.Spread, Filter: admin.Filter{FoldedReason: t.Reason}}
+	bulk := admin.Bulk{Group: t.Group, Schedule: t.Schedule, To: t.To, Spread: t.Spread, Filter: admin.Filter{FoldedReason: t.Reason}}
+	if t.waits {
+		bulk.States, bulk.Filter, bulk.When = []admin.State{t.Asked.State}, t.Asked.filter, t.Due.when
+	}
+	return bulk
 }
 
 // work is an operation of package admin on many messages, a check or a repair. It is a job, and all
@@ -61,8 +69,18 @@ func workNamed(name string) (work, error) {
 
 // targetOf returns what a request is about, as far as the operation heeds it. Else a link could
 // have another name be typed.
-func targetOf(c *call, w work) target {
+func (d *Dashboard) targetOf(c *call, w work) (target, error) {
 	t := target{Topic: c.q("t")}
+	if w.Waits {
+		asked, err := d.askedOf(c)
+		if err == nil && asked.State != admin.Waiting && asked.State != admin.Retrying {
+			err = bad("Only messages that wait or retry can be changed so.")
+		}
+		if t.Asked, t.waits = asked, true; asked.State == admin.Retrying {
+			t.Group = c.q("g")
+		}
+		return t, err
+	}
 	for name, to := range map[string]struct {
 		text  *string
 		heeds bool
@@ -77,7 +95,7 @@ func targetOf(c *call, w work) target {
 		}
 	}
 	t.To = strings.TrimSpace(t.To)
-	return t
+	return t, nil
 }
 
 // confirmPage says what an operation would do, and asks for the topic and the count.
@@ -87,7 +105,7 @@ type confirmPage struct {
 	Count int
 
 	// Wrong says what was typed wrongly, "" at first. The rest is what was typed then.
-	Wrong, TypedName, TypedCount, TypedSpread string
+	Wrong, TypedName, TypedCount, TypedSpread, TypedDue string
 }
 
 // typo is an error in what somebody typed into the form of an operation, which is shown again.
@@ -102,7 +120,7 @@ func (d *Dashboard) again(c *call, wrong typo) (*view, error) {
 		return nil, err
 	}
 	p := v.Data.(*confirmPage)
-	p.Wrong, p.TypedName, p.TypedCount, p.TypedSpread = explain(wrong).Text, c.q("typed-name"), c.q("typed-count"), c.q("spread")
+	p.Wrong, p.TypedName, p.TypedCount, p.TypedSpread, p.TypedDue = explain(wrong).Text, c.q("typed-name"), c.q("typed-count"), c.q("spread"), c.q("in")
 	return v, nil
 }
 
@@ -160,7 +178,10 @@ func (d *Dashboard) confirm(c *call) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &confirmPage{work: w, target: targetOf(c, w)}
+	p := &confirmPage{work: w}
+	if p.target, err = d.targetOf(c, w); err != nil {
+		return nil, err
+	}
 	if p.Count, err = d.count(c.ctx, w, p.target); err != nil {
 		return nil, err
 	}
@@ -168,6 +189,8 @@ func (d *Dashboard) confirm(c *call) (*view, error) {
 	switch {
 	case p.Schedule != "":
 		crumbs = append(crumbs, crumb{p.Schedule, d.address("/schedule", "t", p.Topic, "s", p.Schedule)})
+	case w.Waits:
+		crumbs = append(crumbs, crumb{stateWords(p.Asked.State), d.address("/messages", "t", p.Topic, "g", p.Group, "state", string(p.Asked.State))})
 	case !w.Whole():
 		crumbs = append(crumbs, crumb{"Dead letters", d.address("/dead", "t", p.Topic, "g", p.Group)})
 	}
@@ -181,7 +204,10 @@ func (d *Dashboard) confirmed(c *call) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	t := targetOf(c, w)
+	t, err := d.targetOf(c, w)
+	if err != nil {
+		return "", err
+	}
 	count, err := strconv.Atoi(c.q("count"))
 	switch {
 	case err != nil || count < 0:
@@ -197,6 +223,11 @@ func (d *Dashboard) confirmed(c *call) (string, error) {
 	}
 	if text := strings.TrimSpace(c.q("spread")); text != "" && w.Spreads {
 		if t.Spread, err = span(text); err != nil {
+			return "", typo{err}
+		}
+	}
+	if w.Times {
+		if t.Due, err = d.dueOf(c); err != nil {
 			return "", typo{err}
 		}
 	}

@@ -133,6 +133,11 @@ func (s *jobs) run(ctx context.Context, d *Dashboard, j *job) {
 	if t.To != "" {
 		act.Detail += fmt.Sprintf(", to %q", t.To)
 	}
+	for _, more := range []string{string(t.Asked.State), t.Asked.String(), t.Due.detail} {
+		if more != "" {
+			act.Detail += ", " + more
+		}
+	}
 	if t.Spread > 0 {
 		act.Detail += ", over " + t.Spread.String()
 	}

@@ -20,15 +20,65 @@ const (
 
 // messagesPage is a page of the messages of one state.
 type messagesPage struct {
-	Topic, Group                   string
-	State                          admin.State
-	Groups                         []string
-	Rows                           []messageRow
-	Next                           string // address of the next page
-	UUID, DelayID, Reason          string // the filter
-	Key, Value                     string
-	Filtered, First, Contents, All bool
-	Count                          int
+	asked
+	Topic, Group         string
+	Groups               []string
+	Rows                 []messageRow
+	Next                 string // address of the next page
+	First, Contents, All bool
+	Count                int
+}
+
+// asked is what messages a request is about, apart from topic and group.
+type asked struct {
+	State                 admin.State
+	UUID, DelayID, Reason string
+	Key, Value            string
+	Filtered              bool // some of these choose
+	filter                admin.Filter
+}
+
+// askedOf returns what messages a request is about. The filter chooses by what the user may see.
+func (d *Dashboard) askedOf(c *call) (asked, error) {
+	a := asked{State: admin.State(c.q("state")), UUID: strings.TrimSpace(c.q("uuid")), DelayID: c.q("delay-id"), Reason: c.q("reason"), Key: c.q("key"), Value: c.q("value")}
+	if a.State == "" {
+		a.State = admin.Waiting
+	}
+	if !slices.ContainsFunc(states, func(s stateText) bool { return s.State == a.State }) {
+		return a, bad(fmt.Sprintf("There is no state %q.", texts.Clip(string(a.State), 40)))
+	}
+	may := admin.Filter{UUID: a.UUID, DelayID: a.DelayID, Reason: a.Reason}
+	if a.Key != "" {
+		if !c.user.Contents || d.names.hide(a.Key) {
+			return a, &refusal{http.StatusForbidden, "You may not look for this metadata, because you may not see it."}
+		}
+		may.Metadata = map[string]string{a.Key: a.Value}
+	}
+	if a.Filtered = a.UUID != "" || a.DelayID != "" || a.Reason != "" || a.Key != ""; a.Filtered {
+		contents := c.user.Contents
+		a.filter = may
+		a.filter.Match = func(m admin.Message) bool { return may.Matches(d.seen(m, contents)) }
+	}
+	return a, nil
+}
+
+// String returns the filter in words, "" without one.
+func (a asked) String() string {
+	var all []string
+	for _, one := range []struct{ format, value string }{{"UUID %s", a.UUID}, {"delay ID %q", a.DelayID}, {"reason contains %q", a.Reason}, {"metadata " + strings.ReplaceAll(a.Key, "%", "%%") + "=%s", a.Value}} {
+		if one.value != "" {
+			all = append(all, fmt.Sprintf(one.format, one.value))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// Works are the operations on messages that wait or retry.
+func (p messagesPage) Works() []work {
+	if p.State != admin.Waiting && p.State != admin.Retrying {
+		return nil
+	}
+	return worksOn(admin.Waiting)
 }
 
 // messageRow is a message in a list.
@@ -40,11 +90,14 @@ type messageRow struct {
 	Preview  string
 }
 
-// states are the states of messages, with their words.
-var states = []struct {
+// stateText is a state of messages, with its word and the heading of its time.
+type stateText struct {
 	State       admin.State
 	Words, Time string
-}{
+}
+
+// states are the states of messages.
+var states = []stateText{
 	{admin.Waiting, "Waiting", "Due"}, {admin.Ready, "Ready", "Due"}, {admin.InHand, "In hand", "Lease ends"},
 	{admin.Retrying, "Retrying", "Due"}, {admin.Dead, "Dead", "Died"},
 }
@@ -82,14 +135,11 @@ func (messagesPage) States() (all []admin.State) {
 }
 
 func (d *Dashboard) messages(c *call) (*view, error) {
-	p := &messagesPage{Topic: c.q("t"), Group: c.q("g"), State: admin.State(c.q("state")), Contents: c.user.Contents, First: c.q("cursor") == "",
-		UUID: strings.TrimSpace(c.q("uuid")), DelayID: c.q("delay-id"), Reason: c.q("reason"), Key: c.q("key"), Value: c.q("value")}
-	if p.State == "" {
-		p.State = admin.Waiting
+	asked, err := d.askedOf(c)
+	if err != nil {
+		return nil, err
 	}
-	if !slices.Contains(p.States(), p.State) {
-		return nil, bad(fmt.Sprintf("There is no state %q.", texts.Clip(string(p.State), 40)))
-	}
+	p := &messagesPage{Topic: c.q("t"), Group: c.q("g"), asked: asked, Contents: c.user.Contents, First: c.q("cursor") == ""}
 	stats, err := d.read(c.ctx, p.Topic)
 	if err != nil {
 		return nil, err
@@ -106,20 +156,7 @@ func (d *Dashboard) messages(c *call) (*view, error) {
 	if p.Group == "" && p.State != admin.Waiting {
 		return v, nil // nobody has subscribed yet
 	}
-	filter := admin.Filter{UUID: p.UUID, DelayID: p.DelayID, Reason: p.Reason}
-	if p.Key != "" {
-		if !p.Contents || d.names.hide(p.Key) {
-			return nil, &refusal{http.StatusForbidden, "You may not look for this metadata, because you may not see it."}
-		}
-		filter.Metadata = map[string]string{p.Key: p.Value}
-	}
-	p.Filtered = p.UUID != "" || p.DelayID != "" || p.Reason != "" || p.Key != ""
-	may := filter
-	filter.Match = func(m admin.Message) bool { return may.Matches(d.seen(m, p.Contents)) }
-	if !p.Filtered {
-		filter = admin.Filter{}
-	}
-	query := admin.Query{State: p.State, Group: p.Group, Filter: filter, Cursor: c.q("cursor"), Limit: messagesOfPage}
+	query := admin.Query{State: p.State, Group: p.Group, Filter: p.filter, Cursor: c.q("cursor"), Limit: messagesOfPage}
 	if p.Filtered {
 		query.Limit = examined
 	}

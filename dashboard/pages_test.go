@@ -334,6 +334,10 @@ func TestOperationsAreThoseOfTheTable(t *testing.T) {
 	s := newSite(t, operator)
 	s.die("orders", "x", "y")
 	_, page := s.get("/dead?t=orders&g=g")
+	for _, name := range []string{"1", "2"} {
+		s.publish("waits", time.Hour, nil, name)
+	}
+	_, waiting := s.get("/messages?t=waits")
 	for _, o := range admin.Operations() {
 		caption := strings.ToUpper(o.Verb[:1]) + o.Verb[1:]
 		if o.State == admin.Dead {
@@ -341,11 +345,14 @@ func TestOperationsAreThoseOfTheTable(t *testing.T) {
 			require.Contains(t, page, caption+" all…")
 		} else {
 			require.NotContains(t, page, "do="+o.Name+"&")
+			require.Equal(t, o.Waits, strings.Contains(waiting, "do="+o.Name+"&"), o.Name)
 		}
 		if o.Of == admin.OfSchedule {
 			continue
 		}
-		_, form := s.get("/confirm?do=" + o.Name + "&t=orders&g=g&s=x&to=other&reason=")
+		topic := map[bool]string{true: "waits", false: "orders"}[o.Waits]
+		_, form := s.get("/confirm?do=" + o.Name + "&t=" + topic + "&g=g&s=x&to=other&reason=")
+		require.Equal(t, o.Times, strings.Contains(form, `name="in"`), o.Name)
 		require.Contains(t, form, o.Effect)
 		require.Contains(t, form, caption+" 2 "+o.Unit+"s")
 		require.Equal(t, o.Spreads, strings.Contains(form, `name="spread"`), o.Name)

@@ -247,7 +247,8 @@ func (h *holder) redisActs() map[string]func() error {
 			return h.serves("ui --contents", "/", "/topic?t=orders", "/audit", "/schedules", "/message?t=orders&id="+h.ids["0"], "/messages?t=orders")
 		},
 		"pause": tool("pause orders"), "resume": tool("resume orders"), "msg now": tool("msg now orders now"), "msg cancel": tool("msg cancel orders gone --yes"),
-		"msg reschedule": tool("msg reschedule orders named --in 2h"), "msg kill": tool("msg kill orders killed --yes"),
+		"msg cancel --all": tool("msg cancel tailed --all --yes"), "msg reschedule --all": tool("msg reschedule tailed --all --in 3h --yes"),
+		"msg import": tool("msg import moving testdata/waits.ndjson --yes"), "msg reschedule": tool("msg reschedule orders named --in 2h"), "msg kill": tool("msg kill orders killed --yes"),
 		"workers release": func() error {
 			workers, err := h.world.admin.Workers(h.t.Context(), "orders")
 			require.NoError(h.t, err)
@@ -364,7 +365,7 @@ var redisRows = []string{
 	"`Publisher.Publish`, `publish`", "`Subscriber.Subscribe`", "`tail`", "`schedule`",
 	"`topics TOPIC`, `groups ls`, `msg ls`, `dead ls`, `dead export`, `dead reasons`, `msg get`, `find`, `upcoming`",
 	"`topics`, `groups idle`, `top`, `workers`, `check`, `audit`, `history`, `schedules ls`, `schedules show`, `doctor`", "`metrics`, `ui`",
-	"`pause`, `resume`, `msg now`, `msg reschedule`, `msg cancel`, `msg kill`, `dead requeue`, `dead purge`, `dead move`, `topics move`, `msg move`, `groups rm`, `groups limit`, `groups history`, `topics rm`, `workers release`",
+	"`pause`, `resume`, `msg now`, `msg reschedule`, `msg reschedule --all`, `msg cancel`, `msg cancel --all`, `msg import`, `msg kill`, `dead requeue`, `dead purge`, `dead move`, `topics move`, `msg move`, `groups rm`, `groups limit`, `groups history`, `topics rm`, `workers release`",
 	"`schedules pause`, `schedules resume`, `schedules run`, `schedules rm`, `partitions set`, `repair`",
 	"`CLIENT PAUSE`, `CLIENT KILL`, `CLIENT LIST`, `KEYS`, `SCAN`, `FLUSHALL`, `FLUSHDB`, `CONFIG GET`, `CONFIG SET`, `ACL LIST`, `MONITOR`, `SHUTDOWN`, `SCRIPT FLUSH`, `SCRIPT KILL`, `REPLICAOF`",
 	"`GET of another key`, `EVAL of another key`, `EVAL of a hidden key`, `PUBLISH on another channel`",
@@ -592,7 +593,8 @@ func (g *guest) pageActs() map[string]func() error {
 		"requeue": post("message/requeue", "t", "orders", "g", "billing", "id", g.ids["0"]), "delete": post("message/delete", "t", "orders", "g", "billing", "id", g.ids["1"]),
 		"requeue many": many("requeue", "orders", "1", "g", "billing"), "purge many": many("purge", "orders", "1", "g", "billing"),
 		"move many": many("move", "orders", "1", "g", "billing", "to", "moved"), "remove a group": many("remove-group", "old", "1", "g", "g"),
-		"remove a topic": many("remove-topic", "doomed", "1"),
+		"remove a topic": many("remove-topic", "doomed", "1"), "reschedule many": many("reschedule", "doomed", "1", "in", "2h"),
+		"deliver many now": many("deliver-now", "waits many", "1"), "cancel many": many("cancel", "waits many", "1"),
 		"repair": func() error {
 			if err := post("check", "t", "broken")(); err != nil {
 				return err
@@ -640,6 +642,7 @@ func (g *guest) named(name string) string {
 var pageRows = []string{
 	"`topics`, `topic`, `messages`, `message`, `reasons`, `schedules`, `audit log`, `find a message`", "`payload`, `search by metadata`, `find by metadata`, `find by payload`", "`check`",
 	"`pause`, `resume`, `limit a group`, `keep a history`, `release a consumer`, `deliver now`, `reschedule`, `cancel`, `kill`, `requeue`, `delete`",
+	"`reschedule many`, `deliver many now`, `cancel many`",
 	"`requeue many`, `move many`, `purge many`, `remove a group`, `remove a topic`, `repair`, `stop an operation`",
 	"`pause a schedule`, `resume a schedule`, `run a schedule`, `remove a schedule`",
 }
@@ -656,6 +659,8 @@ func TestUsersOfThePageMayDoWhatTheTableSays(t *testing.T) {
 		h := &holder{world: newWorld(t, c, server.Addr()), db: i + 1}
 		h.furnish()
 		h.publish("doomed", "u", "x", redisdelay.DelayKey, "1h")
+		h.publish("waits many", "1", "x", redisdelay.DelayKey, "1h")
+		h.publish("waits many", "2", "x", redisdelay.DelayKey, "1h")
 		for _, name := range []string{"named", "now", "gone", "killed"} {
 			h.ids[name] = h.id0("orders", name)
 		}
