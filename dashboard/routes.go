@@ -39,6 +39,7 @@ func (d *Dashboard) route() {
 	get("/find", "find", d.find)
 	get("/upcoming", "upcoming", d.upcomingOf)
 	get("/dead", "dead", d.dead)
+	d.routes = append(d.routes, route{http.MethodGet, "/export", Viewer, d.guarded(Viewer, d.export)})
 	get("/ended", "ended", d.ended)
 	get("/worker", "worker", d.worker)
 	get("/schedules", "schedules", d.schedules)

@@ -100,19 +100,6 @@ func (a *app) deadReasons(ctx context.Context, topic, group string) error {
 	return t.flush(fmt.Sprintf("Group %q of topic %q has no dead letters.", g.Group, topic), nil)
 }
 
-// letter is the object of an exported dead letter.
-type letter struct {
-	ID         string            `json:"id"`
-	Topic      string            `json:"topic"`
-	Group      string            `json:"group"`
-	UUID       string            `json:"uuid"`
-	Metadata   map[string]string `json:"metadata,omitempty"`
-	Payload    []byte            `json:"payload,omitempty"`
-	DiedAt     time.Time         `json:"died_at"`
-	Deliveries int               `json:"deliveries"`
-	Reason     string            `json:"reason"`
-}
-
 func (a *app) export(ctx context.Context, topic, group string, choose choosing) error {
 	operator, g, err := a.groupOf(ctx, topic, group)
 	if err != nil {
@@ -133,9 +120,7 @@ func (a *app) export(ctx context.Context, topic, group string, choose choosing) 
 			unreadable++
 			return true
 		}
-		place := m.Places[0]
-		l := letter{ID: m.ID, Topic: topic, Group: g.Group, UUID: m.UUID, Metadata: m.Metadata, Payload: m.Payload, DiedAt: place.At, Deliveries: place.Deliveries, Reason: place.Reason}
-		a.out.object(l)
+		a.out.object(m.Letter(topic, g.Group))
 		if a.out.out.failed != nil {
 			return false
 		}
@@ -209,7 +194,7 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string, ev
 
 // otherGroups says which groups of a topic get messages that they did not export; what is their
 // name. Without consent to that it returns a refusal.
-func (a *app) otherGroups(topic admin.Stats, letters []letter, everyGroup bool, what string) error {
+func (a *app) otherGroups(topic admin.Stats, letters []admin.Letter, everyGroup bool, what string) error {
 	from := map[string]bool{}
 	for _, l := range letters {
 		from[l.Group] = true
@@ -238,7 +223,7 @@ func (a *app) otherGroups(topic admin.Stats, letters []letter, everyGroup bool, 
 
 // again returns the messages of exported dead letters. Each has a delay ID for an hour, so that a
 // repeated import leaves it out.
-func again(letters []letter) (messages []*message.Message) {
+func again(letters []admin.Letter) (messages []*message.Message) {
 	for _, l := range letters {
 		msg := message.NewMessage(l.UUID, l.Payload)
 		for key, value := range l.Metadata {
@@ -252,7 +237,7 @@ func again(letters []letter) (messages []*message.Message) {
 }
 
 // readLetters reads exported dead letters, byte for byte as they were.
-func readLetters(text []byte) (letters []letter, err error) {
+func readLetters(text []byte) (letters []admin.Letter, err error) {
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, len(text)+1)
 	for n := 1; lines.Scan(); n++ {
@@ -268,7 +253,7 @@ func readLetters(text []byte) (letters []letter, err error) {
 	return letters, lines.Err()
 }
 
-func readLetter(line []byte) (l letter, err error) {
+func readLetter(line []byte) (l admin.Letter, err error) {
 	if err := jsontext.Read(line, &l); err != nil {
 		return l, err
 	}

@@ -584,8 +584,9 @@ func (g *guest) pageActs() map[string]func() error {
 			}
 			return errForbidden
 		},
-		"search by metadata": get("messages?t=orders&key=kind&value=x"),
-		"find a message":     get("find?q=x"), "find by payload": get("find?q=x&by=text"), "find by metadata": get("find?q=kind%3Dx&by=metadata"),
+		"export dead letters": get("export?t=orders&g=billing"),
+		"search by metadata":  get("messages?t=orders&key=kind&value=x"),
+		"find a message":      get("find?q=x"), "find by payload": get("find?q=x&by=text"), "find by metadata": get("find?q=kind%3Dx&by=metadata"),
 		"pause": post("pause", "t", "orders"), "resume": post("resume", "t", "orders"),
 		"limit a group": post("limit/set", "t", "orders", "g", "billing", "rate", "5/s"),
 		"deliver now":   post("message/now", "t", "orders", "id", g.named("now")), "reschedule": post("message/later", "t", "orders", "id", g.named("named"), "in", "2h"),
@@ -640,7 +641,7 @@ func (g *guest) named(name string) string {
 }
 
 var pageRows = []string{
-	"`topics`, `topic`, `messages`, `message`, `reasons`, `schedules`, `audit log`, `find a message`", "`payload`, `search by metadata`, `find by metadata`, `find by payload`", "`check`",
+	"`topics`, `topic`, `messages`, `message`, `reasons`, `schedules`, `audit log`, `find a message`", "`payload`, `search by metadata`, `find by metadata`, `find by payload`, `export dead letters`", "`check`",
 	"`pause`, `resume`, `limit a group`, `keep a history`, `release a consumer`, `deliver now`, `reschedule`, `cancel`, `kill`, `requeue`, `delete`",
 	"`reschedule many`, `deliver many now`, `cancel many`",
 	"`requeue many`, `move many`, `purge many`, `remove a group`, `remove a topic`, `repair`, `stop an operation`",

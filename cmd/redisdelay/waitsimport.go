@@ -49,7 +49,7 @@ func (a *app) importWaits(ctx context.Context, topic, file string, everyGroup bo
 		return err // a typo would make a new topic
 	}
 	count := 0
-	retries := map[string]letter{}
+	retries := map[string]admin.Letter{}
 	for w, err := range waitsIn(file) {
 		switch {
 		case err != nil:
@@ -57,12 +57,12 @@ func (a *app) importWaits(ctx context.Context, topic, file string, everyGroup bo
 		case w.UUID == "" && w.Payload == nil && len(w.Metadata) == 0:
 			return refuse("message %s of %s has no UUID, payload and metadata; a message that could not be read cannot be brought back", w.ID, file)
 		case w.State == admin.Retrying:
-			retries[w.Group] = letter{Group: w.Group}
+			retries[w.Group] = admin.Letter{Group: w.Group}
 		}
 		count++
 	}
 	if len(retries) > 0 {
-		var of []letter
+		var of []admin.Letter
 		for _, l := range retries {
 			of = append(of, l)
 		}

@@ -1,9 +1,12 @@
 package dashboard
 
 import (
+	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
@@ -79,5 +82,26 @@ func TestAnOperatorFindsWhoMovedAMessage(t *testing.T) {
 		b.fill("t", "nothing")
 		b.click("Filter")
 		b.sees("Nothing of that is in the audit log.")
+	})
+}
+
+// A file of dead letters from the page is the one that the tool writes.
+func TestAnOperatorExportsDeadLetters(t *testing.T) {
+	on(t, func(t *testing.T, s *site) {
+		s.die(20, 10)
+		b := open(t, s.address+"/dead?t="+topic)
+		b.sees("20 dead letters of group billing", "Export all")
+		lines := got(b, chromedp.Evaluate[string](`(() => {
+			const link = [...document.querySelectorAll("a")].find((a) => a.textContent === "Export all");
+			const request = new XMLHttpRequest();
+			request.open("GET", link.href, false);
+			request.send();
+			return request.responseText;
+		})()`))
+		require.Equal(t, 20, strings.Count(lines, "\n"))
+		var l admin.Letter
+		require.NoError(t, json.Unmarshal([]byte(strings.Split(lines, "\n")[0]), &l))
+		require.Equal(t, "gift", l.Metadata["kind"])
+		require.Equal(t, group, l.Group)
 	})
 }
