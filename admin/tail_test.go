@@ -153,8 +153,8 @@ func TestTailOfWhatIsNotThere(t *testing.T) {
 }
 
 // changes are the methods that change something. All others only look.
-var changes = []string{"AddGroup", "Cancel", "DeleteDead", "DeleteGroup", "DeleteIdleGroups", "DeleteTopic", "Ignore", "Kill", "MoveDead", "Pause",
-	"PauseSchedule", "PurgeDead", "Record", "Repair", "Requeue", "RequeueAll", "Reschedule", "ResetHistory", "ResetLimit", "Resume", "ResumeSchedule", "RemoveSchedule",
+var changes = []string{"AddGroup", "Cancel", "CancelAll", "DeleteDead", "DeleteGroup", "DeleteIdleGroups", "DeleteTopic", "Ignore", "Kill", "Move", "MoveDead", "Pause",
+	"PauseSchedule", "PurgeDead", "Record", "Repair", "ReleaseWorker", "Requeue", "RequeueAll", "Reschedule", "RescheduleAll", "ResetHistory", "ResetLimit", "Resume", "ResumeSchedule", "RemoveSchedule",
 	"RunSchedule", "SetHistory", "SetLimit", "SetPartitions", "Unignore"}
 
 // A method that only looks changes no key, nor does a dry run.
@@ -198,9 +198,12 @@ func TestLooksChangeNothing(t *testing.T) {
 			return nil
 		},
 		"DeleteTopic": func() error { return last(a.DeleteTopic(ctx, topic, admin.DeleteOptions{DryRun: true})) },
-		"MoveDead":    func() error { return last(a.MoveDead(ctx, topic, admin.Bulk{Group: "a", To: "to", DryRun: true})) },
-		"PurgeDead":   func() error { return last(a.PurgeDead(ctx, topic, admin.Bulk{Group: "a", DryRun: true})) },
-		"RequeueAll":  func() error { return last(a.RequeueAll(ctx, topic, admin.Bulk{Group: "a", DryRun: true})) },
+		"Move": func() error {
+			return last(a.Move(ctx, topic, admin.Moving{To: "to", Create: true, DryRun: true}))
+		},
+		"MoveDead":   func() error { return last(a.MoveDead(ctx, topic, admin.Bulk{Group: "a", To: "to", DryRun: true})) },
+		"PurgeDead":  func() error { return last(a.PurgeDead(ctx, topic, admin.Bulk{Group: "a", DryRun: true})) },
+		"RequeueAll": func() error { return last(a.RequeueAll(ctx, topic, admin.Bulk{Group: "a", DryRun: true})) },
 	}
 	before := w.contents()
 	methods := reflect.TypeFor[*admin.Admin]()
