@@ -225,6 +225,26 @@ var operations = []struct {
 		}
 		return func(int) error { return only(s.admin.Workers(ctx, topic)) }
 	}},
+	{"ReleaseWorker100", func(b *testing.B, s *setup) func(int) error {
+		p, sub := s.publisher(b), s.subscriber(b, "a")
+		return func(int) error {
+			b.StopTimer()
+			const held = "held"
+			require.NoError(b, sub.SubscribeInitialize(held))
+			require.NoError(b, p.Publish(held, messagesOf(100)...))
+			c := queue.Claim{Subscription: queue.Token(), Number: 1, Limit: 100, Lease: time.Hour, Bytes: 1 << 30}
+			call := queue.NewTopic(servers.MustClient(s.Client), s.Prefix, held).Group("a").ClaimCall(c)
+			require.NoError(b, queue.Do(ctx, servers.MustClient(s.Client), call))
+			b.StartTimer()
+			n, err := s.admin.ReleaseWorker(ctx, admin.Worker{Topic: held, Group: "a", Subscription: c.Subscription})
+			b.StopTimer()
+			defer b.StartTimer()
+			if err == nil && n != 100 {
+				err = fmt.Errorf("it released %d", n)
+			}
+			return errors.Join(err, only(s.admin.DeleteTopic(ctx, held, admin.DeleteOptions{})))
+		}
+	}},
 	{"DeadReasons100", func(b *testing.B, s *setup) func(int) error {
 		s.register(b, "reasons")
 		s.letters(b, "reasons", 100)
@@ -293,7 +313,7 @@ var operations = []struct {
 			return only(s.admin.Schedules(ctx, topic))
 		}
 	}},
-	{"Record, Acts", func(b *testing.B, s *setup) func(int) error {
+	{"Record, Acts, FindActs", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error {
 			err := s.admin.Record(ctx, admin.Act{By: "ann", Action: "pause", Topic: topic})
 			_, _, read := s.admin.Acts(ctx, "", 100)

@@ -25,7 +25,7 @@ var printed = []any{
 	admin.Stats{}, admin.GroupStats{}, admin.Removal{}, admin.Pause{}, admin.Readiness{}, admin.TopicReadiness{},
 	admin.Message{}, admin.Place{}, admin.Page{}, admin.Bucket{}, admin.Progress{}, admin.DeadReasons{},
 	admin.DeadReason{}, admin.Finding{}, admin.Report{}, admin.Repaired{}, admin.Mending{}, admin.Schedule{},
-	admin.TopicSchedules{}, admin.Worker{}, admin.Diagnosis{}, admin.Problem{}, admin.Folded{}, admin.Ignored{}, admin.TopicMemory{}, admin.MemoryUse{}, admin.Act{}, admin.Partitioning{}, admin.Tailed{}, admin.Addition{},
+	admin.TopicSchedules{}, admin.Worker{}, admin.Diagnosis{}, admin.Problem{}, admin.Folded{}, admin.Ignored{}, admin.TopicMemory{}, admin.MemoryUse{}, admin.Act{}, admin.Letter{}, admin.Partitioning{}, admin.Tailed{}, admin.Addition{},
 	admin.GroupCounters{}, admin.GroupLimit{}, admin.LimitChange{},
 	admin.Found{}, admin.SearchedTopic{}, admin.Moved{}, admin.Stay{},
 	admin.GroupHistory{}, admin.HistoryChange{}, admin.Ended{}, admin.HistoryPage{},

@@ -165,6 +165,7 @@ func TestLooksChangeNothing(t *testing.T) {
 	a := w.admin
 	require.NoError(t, a.Record(ctx, admin.Act{By: "ann", Action: "pause"}))
 	looks := map[string]func() error{
+		"FindActs":                 func() error { return last(a.FindActs(ctx, admin.ActFilter{})) },
 		"Acts":                     func() error { _, _, err := a.Acts(ctx, "", 0); return err },
 		"Check":                    func() error { return last(a.Check(ctx, topic)) },
 		"DeadReasons":              func() error { return last(a.DeadReasons(ctx, topic, admin.Bulk{Group: "a"})) },

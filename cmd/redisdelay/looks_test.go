@@ -16,6 +16,8 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/servers"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 	"github.com/redisdelay/watermill-redisdelay/partition"
 )
@@ -24,7 +26,7 @@ import (
 var changing = []string{
 	"dead requeue", "dead purge", "dead move", "dead import", "msg import", "msg cancel", "msg reschedule", "msg now", "msg move", "msg kill", "pause", "resume", "ignore", "unignore",
 	"publish", "repair", "relay", "schedule", "schedules pause", "schedules resume", "schedules run", "schedules rm", "partitions set",
-	"groups add", "groups limit", "groups history", "groups rm", "topics rm", "topics move", "periodic",
+	"groups add", "groups limit", "groups history", "groups rm", "topics rm", "topics move", "workers release", "periodic",
 }
 
 // dumps returns the value of each key of the server. Keys with an expiry are left out: those are
@@ -71,6 +73,12 @@ func TestLooksChangeNothing(t *testing.T) {
 	id, exported := w.id("orders", "0"), ""
 	_, exported, _ = w.run("", "dead", "export", "orders", "--group", "billing")
 
+	w.group("held", "audit")
+	w.publish("held", "in hand", "x")
+	client := servers.MustClient(w.client)
+	claim := queue.NewTopic(client, "redisdelay", "held").Group("audit").ClaimCall(queue.Claim{Subscription: "S", Number: 1, Limit: 1, Lease: time.Hour, Bytes: 1000})
+	require.NoError(t, queue.Do(t.Context(), client, claim))
+
 	// The arguments of each command. All have to succeed.
 	commands := map[string][]string{
 		"doctor": {"", "orders oders --deep"}, "workers": {"", "orders"}, "top": {"--once --interval 100ms"}, "topics": {"", "orders"},
@@ -91,7 +99,7 @@ func TestLooksChangeNothing(t *testing.T) {
 		"msg import": {"orders testdata/waits.ndjson"}, "msg kill": {"orders name", "orders ready --group audit"}, "repair": {"orders"},
 		"schedules run": {"reports clean-up"}, "schedules rm": {"reports clean-up"},
 		"pause": {"orders", "mails"}, "groups rm": {"orders audit", "orders --idle 1m"}, "topics rm": {"orders"},
-		"topics move": {"orders --to x --create"}, "msg move": {"orders --to x --create --all"},
+		"workers release": {"held S"}, "topics move": {"orders --to x --create"}, "msg move": {"orders --to x --create --all"},
 	}
 	// __complete is a command of cobra, by which a shell completes names.
 	completions := []string{"__complete topics ", "__complete dead ls orders --group ", "__complete schedules show reports "}

@@ -3,6 +3,7 @@ package operate
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,5 +34,9 @@ func (t *Topic) Release(ctx context.Context, group, subscription, address string
 	slices.SortFunc(leases, func(a, b *queue.Leased) int {
 		return cmp.Or(a.Due.Compare(b.Due), strings.Compare(a.ID, b.ID))
 	})
-	return t.EndLeases(ctx, group, address, leases)
+	ended, err := t.EndLeases(ctx, group, address, leases)
+	if ended > 0 {
+		err = errors.Join(err, t.Nudge(ctx)) // messages may be dead now, and the limit has room
+	}
+	return ended, err
 }
