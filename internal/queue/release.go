@@ -7,7 +7,8 @@ import (
 
 // EndLeases ends leases of a group as if they had run out, and returns how many. The messages come
 // back in the order of leases. A message that has another lease by now, or none, is left alone.
-// Others than the subscription at the address are woken for them. The caller has the scheduler look.
+// Others than the subscription at the address are woken for them. The caller has the scheduler
+// look.
 //
 // A step ends a thousand leases. In a group with SingleActive, all leases end with the first. The
 // count is too low if the client repeats a call whose answer was lost.
