@@ -173,6 +173,14 @@ func TestACommandOnManyMessagesSaysWhatIsMeant(t *testing.T) {
 		require.Equal(t, exitRefused, status, c.args)
 		require.Contains(t, said, c.want, c.args)
 	}
+	for _, name := range []string{"since", "until", "from", "metadata", "state", "group", "export"} {
+		for _, command := range []string{"cancel", "now"} {
+			status, _, said := w.run("", "msg", command, "orders", "--"+name+"=", "--yes")
+			require.Equal(t, exitRefused, status, "%s: %s", name, said)
+		}
+	}
+	status, _, said := w.run("", "msg", "cancel", "orders", "--all=false", "--yes")
+	require.Equal(t, exitRefused, status, said)
 	require.Len(t, w.waiting("orders"), 9)
 	status, out, said := w.run("", "msg", "now", "orders", "--all", "--limit", "2", "--json", "--yes")
 	require.Zero(t, status, said)

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -42,7 +41,9 @@ func moveAndDie(text string) int {
 	}
 	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: part[4:], IsClusterMode: len(part) > 5})
 	die := func() {
-		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		if self, err := os.FindProcess(os.Getpid()); err == nil {
+			_ = self.Kill()
+		}
 		select {}
 	}
 	client.AddHook(redistest.Hook(func(_ context.Context, sent []redis.Cmder, next func() error) error {
