@@ -20,7 +20,8 @@ var ErrMoving = operate.ErrMoving
 
 // Moving says what Move moves, and where to.
 type Moving struct {
-	// To is the other topic. Required. It needs the groups of the messages: see Create.
+	// To is the other topic. Required. It needs the groups in which messages retry or are dead. If
+	// all that waits moves, it needs all groups but those of Broadcast. See Create.
 	To string
 
 	// Filter chooses messages. The zero value chooses all. A message moves as a whole, also if only
@@ -153,7 +154,8 @@ func (m *Moved) stays(reason StayReason, name string) {
 //
 // Errors wrap ErrNotFound if there is no such topic or group, ErrInvalidArgument for a wrong Moving
 // or topics that do not fit, ErrTopicMode for a topic with a Redis Stream, or ErrMoving. With an
-// error, Moved has what was done before it.
+// error, Moved has what was done before it. A step that takes longer than two seconds may leave a
+// copy of a message that stays. An error says so, and names the message: it comes in both topics.
 func (a *Admin) Move(ctx context.Context, topic string, m Moving) (Moved, error) {
 	moved, err := a.move(ctx, topic, m)
 	if err != nil {
@@ -209,6 +211,7 @@ func (a *Admin) move(ctx context.Context, topic string, m Moving) (Moved, error)
 type movePair struct {
 	from, to *operate.Topic
 	groups   []string // of from
+	most     int      // the number of groups of the one that has more
 	creates  bool     // to does not exist
 	lacks    []string // groups that to needs
 	transfer *operate.Transfer
@@ -343,7 +346,8 @@ func (v *mover) prepare(ctx context.Context, p *movePair) error {
 			return fmt.Errorf("to topic %q: %w", p.to.Name, err)
 		}
 	}
-	whole := v.Filter.isZero() && len(v.States) == 0
+	whole := v.Filter.isZero() && v.has(Waiting) // a message that waits is for all groups
+	p.most = max(len(stats.Groups), len(groups.Names))
 	for _, g := range stats.Groups {
 		p.groups = append(p.groups, g.Name)
 		holds := v.has(Retrying) && g.Number("retrying") > 0 || v.has(Dead) && g.Number("dead") > 0
@@ -450,7 +454,7 @@ func (v *mover) runPlace(ctx context.Context, p *movePair, state State, group st
 				ids = append(ids, l.ID)
 			}
 		}
-		for some := range slices.Chunk(ids, operate.Chunk(len(p.groups))) {
+		for some := range slices.Chunk(ids, operate.Chunk(p.most)) {
 			if err := ctx.Err(); err != nil {
 				return err
 			}

@@ -105,6 +105,8 @@ func TestAMoveNamesWhatTheOtherTopicLacks(t *testing.T) {
 		_, err := s.admin.Move(ctx, topic, admin.Moving{To: "other"})
 		require.ErrorIs(t, err, admin.ErrNotFound)
 		require.ErrorContains(t, err, `topic "other" lacks group "a", "audit"`)
+		_, err = s.admin.Move(ctx, topic, admin.Moving{To: "other", States: []admin.State{admin.Waiting, admin.Retrying, admin.Dead}})
+		require.ErrorContains(t, err, `topic "other" lacks group "a", "audit"`, "as without States")
 		dead := []admin.State{admin.Dead}
 		_, err = s.admin.Move(ctx, topic, admin.Moving{To: "other", States: dead})
 		require.ErrorContains(t, err, `topic "other" lacks group "a":`, "audit has no dead letters")

@@ -50,7 +50,10 @@ func TestMessagesOfOneKindMoveByTheTool(t *testing.T) {
 	require.Equal(t, "Done: move 6 messages of topic \"orders\" to topic \"gifts\".\n", out)
 	require.Len(t, w.waiting("orders"), 3)
 	require.Equal(t, `begins with 6 messages, to "gifts", waiting, metadata kind=gift`, w.acts()[0].Detail)
-	status, out, _ = w.run("", "msg", "move", "gifts", "--to", "orders", "--all", "--yes", "--json")
+	status, _, said = w.run("", "msg", "move", "gifts", "--to", "orders", "--all", "--yes", "--json")
+	require.Equal(t, exitFailed, status)
+	require.Contains(t, said, `lacks group "packing"`, "which would not get what waits")
+	status, out, _ = w.run("", "msg", "move", "gifts", "--to", "orders", "--create", "--all", "--yes", "--json")
 	require.Zero(t, status)
 	require.True(t, strings.Contains(out, `"count":6`) || strings.Contains(out, `"count":7`), out)
 }

@@ -73,11 +73,12 @@ type Transfer struct {
 	from, to *Topic
 	mover    string
 	step     int
+	copied   map[string]bool // IDs of copies that a lost step has made
 }
 
 // NewTransfer returns a Transfer. It does not talk to Redis.
 func NewTransfer(from, to *Topic) *Transfer {
-	return &Transfer{from: from, to: to, mover: queue.Token()}
+	return &Transfer{from: from, to: to, mover: queue.Token(), copied: map[string]bool{}}
 }
 
 // Chunk returns how many messages a step moves at most, for topics with so many groups.
@@ -109,7 +110,7 @@ func (t *Transfer) Move(ctx context.Context, ids []string) (done []Transferred, 
 			tries++
 			continue
 		case err != nil:
-			return done, err
+			return append(done, some...), err
 		}
 		done, ids, tries = append(done, some...), ids[len(some):], 1
 	}
@@ -118,6 +119,9 @@ func (t *Transfer) Move(ctx context.Context, ids []string) (done []Transferred, 
 
 // errLost means that a step has lost a topic, because it took too long.
 var errLost = fmt.Errorf("%w: it took the topic over, or this one took longer than %v for a step", ErrMoving, transferLease)
+
+// errKept means that a copy cannot be taken back: another move may rely on it by now.
+var errKept = fmt.Errorf("a step of the move took longer than %v", transferLease)
 
 // parcel is a message on its way.
 type parcel struct {
@@ -137,18 +141,23 @@ const deadKind = "dead"
 func (t *Transfer) stepOf(ctx context.Context, ids []string) ([]Transferred, error) {
 	t.step++
 	token := t.mover + ":" + strconv.Itoa(t.step)
-	all, err := whenFree(ctx, t.from, func() ([]*parcel, error) { return gather(ctx, t.from, token, ids) })
-	if err != nil {
-		return nil, err
-	}
+	var all []*parcel
 	limited, end := queue.WhileRemembered(context.WithoutCancel(ctx))
 	defer end()
-	until, err := whenFree(limited, t.to, func() (int64, error) { return t.adopt(limited, token, all) })
+	until, err := whenFree(ctx, func() (until int64, err error) { // both, because the old topic is taken for a short time
+		if all, err = gather(ctx, t.from, token, ids); err == nil {
+			until, err = t.adopt(limited, token, all)
+		}
+		return until, err
+	})
 	if err != nil {
 		return nil, err
 	}
 	leaving := chosen(all, func(p *parcel) bool { return p.verdict == 'c' || p.verdict == 'g' })
 	if err := depart(limited, t.from, token, leaving, true); err != nil {
+		for _, p := range leaving {
+			t.copied[p.ID] = true
+		}
 		return nil, err
 	}
 	for _, p := range leaving {
@@ -168,19 +177,30 @@ func (t *Transfer) stepOf(ctx context.Context, ids []string) ([]Transferred, err
 		}
 	}
 	if len(back) > 0 {
-		if err := depart(limited, t.to, token, back, false); err != nil && !errors.Is(err, errLost) {
+		err := depart(limited, t.to, token, back, false)
+		if err != nil && !errors.Is(err, errLost) {
 			return nil, err
+		}
+		for _, p := range back {
+			t.copied[p.ID] = err != nil
 		}
 	}
 	released := chosen(leaving, func(p *parcel) bool { return p.result == 'm' && p.verdict == 'c' && p.heldBack(until) })
 	if err := t.arrive(limited, token, until, released); err != nil {
 		return nil, fmt.Errorf("%d messages have moved, and are late by up to %v: %w", len(released), staging, err)
 	}
+	var kept []string
 	done := make([]Transferred, len(all))
 	for i, p := range all {
-		done[i] = p.Transferred
+		if done[i] = p.Transferred; t.copied[p.ID] && p.Outcome == Busy {
+			kept = append(kept, p.ID)
+		}
+		delete(t.copied, p.ID)
 	}
-	return done, nil
+	if len(kept) > 0 {
+		err = fmt.Errorf("%d messages stayed in topic %q, and have copies in topic %q, because %w: %s", len(kept), t.from.Name, t.to.Name, errKept, strings.Join(kept, ", "))
+	}
+	return done, err
 }
 
 func chosen(all []*parcel, choose func(*parcel) bool) (some []*parcel) {
@@ -192,11 +212,11 @@ func chosen(all []*parcel, choose func(*parcel) bool) (some []*parcel) {
 	return some
 }
 
-// whenFree repeats a call that finds the topic with another move, until that is over.
-func whenFree[T any](ctx context.Context, t *Topic, call func() (T, error)) (T, error) {
+// whenFree repeats a call that finds a topic with another move, until that is over.
+func whenFree[T any](ctx context.Context, call func() (T, error)) (T, error) {
 	for began := time.Now(); ; {
 		reply, err := call()
-		if !errors.Is(err, ErrMoving) || time.Since(began) > transferWait {
+		if !errors.Is(err, ErrMoving) || errors.Is(err, errLost) || time.Since(began) > transferWait {
 			return reply, err
 		}
 		pause := time.NewTimer(transferLease / 20)

@@ -438,3 +438,70 @@ func TestMessagesDoNotMoveToAFullServer(t *testing.T) {
 	require.Equal(t, []string{"x: moved"}, w.move(to, "x"), "a full server gives messages away")
 	queuetest.Check(t, to.Client, to.Prefix)
 }
+
+// A step that took too long cannot take its copies back. It says so if their messages stay.
+func TestCopiesThatCannotBeTakenBackAreNamed(t *testing.T) {
+	for what, lose := range map[string]func(from, to *world){
+		"the old topic is lost": func(from, _ *world) { from.free(from) },
+		"the new topic is lost": func(_, to *world) { to.free(to) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			both(t, func(t *testing.T, w *world) {
+				to := w.beside("other", "a")
+				w.publish(in("x", time.Hour), in("y", time.Hour))
+				k := &steps{at: 3, before: func() {
+					lose(w, to)
+					require.NoError(t, w.topic.Reschedule(ctx, byID(w, "x"), queue.In(0)))
+					w.promoteAll()
+				}}
+				moved, err := operate.NewTransfer(k.topic(w), k.topic(to)).Move(ctx, []string{w.id["x"], w.id["y"]})
+				require.ErrorContains(t, err, "1 messages stayed")
+				require.ErrorContains(t, err, w.id["x"])
+				require.Len(t, moved, 2)
+				require.Equal(t, operate.Busy, moved[0].Outcome)
+				require.Equal(t, operate.Moved, moved[1].Outcome)
+				require.Equal(t, []string{"x"}, w.stored())
+				require.Equal(t, []string{"x", "y"}, to.stored())
+			}, "a")
+		})
+	}
+}
+
+// A copy that some groups have done with is not given to them again by a later transfer.
+func TestACopyThatWentOnStaysAsItIs(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		to := w.beside("other", "a", "b")
+		w.publish(in("x", time.Hour))
+		k := &steps{at: 3}
+		_, err := operate.NewTransfer(k.topic(w), k.topic(to)).Move(ctx, []string{w.id["x"]})
+		require.ErrorIs(t, err, errKilled)
+		w.free(w, to)
+		require.NoError(t, to.topic.Reschedule(ctx, byID(w, "x"), queue.In(0)))
+		to.promoteAll()
+		a := to.sub("a")
+		a.ack(held(a.claim(1))...)
+		to.retryIn("b", "x")
+		require.Equal(t, []string{"x: moved"}, w.move(to, "x"))
+		require.Empty(t, w.stored())
+		require.Equal(t, []string{"x"}, to.retry("b"))
+		require.Empty(t, to.ready("a"))
+		require.Empty(t, to.zset(to.keys.Pending()))
+	}, "a", "b")
+}
+
+// A copy that somebody gives another due time keeps that, however soon it is.
+func TestACopyThatIsRescheduledKeepsThat(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		to := w.beside("other", "a")
+		w.publish(in("x", 10*time.Second))
+		var due float64
+		k := &steps{at: 4, before: func() {
+			require.NoError(t, to.topic.Reschedule(ctx, byID(w, "x"), queue.In(30*time.Second)))
+			due = to.score(to.keys.Pending(), "x")
+		}}
+		moved, err := operate.NewTransfer(k.topic(w), k.topic(to)).Move(ctx, []string{w.id["x"]})
+		require.NoError(t, err)
+		require.Equal(t, operate.Moved, moved[0].Outcome)
+		require.Equal(t, due, to.score(to.keys.Pending(), "x"))
+	}, "a")
+}

@@ -41,6 +41,7 @@
 --
 -- The places are those of the first message, then those of the second, and so on. A message with a
 -- due time has none. A copy of an earlier step that still waits, retries or is dead is made anew.
+-- Of a message that waits, only a copy that waits is.
 -- Returns {"stale"} when the group set has changed, {"busy"} if another move has the topic, else
 -- REPLY
 --   ok        text: "ok"
@@ -83,10 +84,11 @@ end
 local has = in_window(kept, ids)
 local removing = redis.call('ZCOUNT', idle, '-inf', 0) > 0
 
--- Tells whether a copy of an earlier step is as a move leaves it.
-local function is_untouched(id)
-  if redis.call('ZSCORE', pending, id) then
-    return true
+-- Tells whether a copy of an earlier step is as a move leaves it. waits tells whether its original
+-- waits for its due time.
+local function is_untouched(id, waits)
+  if redis.call('ZSCORE', pending, id) or waits then
+    return redis.call('ZSCORE', pending, id) and true or false
   end
   local places = 0
   for g = 1, group_count do
@@ -102,12 +104,12 @@ end
 local verdicts, bodies, settings, old, named = {}, {}, {}, {}, {}
 local fresh = 0
 for i = 1, message_count do
-  --@each message i id body own free
+  --@each message i id body own due free
   local name = free ~= '' and string.match(own, 'delay_id:(%S+)')
   local owner = name and (named[name] or redis.call('HGET', names, name))
   local ends = name and tonumber(redis.call('ZSCORE', taken, name) or 0)
   local there = redis.call('HEXISTS', messages, id) == 1
-  local untouched = there and is_untouched(id)
+  local untouched = there and is_untouched(id, due ~= '')
   if there and (has[id] > 0 or removing and not untouched) then
     verdicts[i] = 'w'
   elseif there and not untouched then

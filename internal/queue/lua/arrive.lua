@@ -56,7 +56,7 @@ local soonest
 -- Gives a copy its due time.
 local function release(key, id, due)
   local is = tonumber(redis.call('ZSCORE', key, id) or nil)
-  if not is or is <= tonumber(due) or is > latest then return false end
+  if is ~= latest then return false end
   redis.call('ZADD', key, due, id)
   soonest = math.min(soonest or tonumber(due), tonumber(due))
   return true
