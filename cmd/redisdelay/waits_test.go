@@ -212,4 +212,9 @@ func TestManyRetriesAreOfTheGroup(t *testing.T) {
 	status, _, said = w.run("", "msg", "import", "orders", file, "--yes")
 	require.Equal(t, exitRefused, status)
 	require.Contains(t, said, "--every-group does that")
+	before := len(w.waiting("orders"))
+	status, out, said = w.run("", "msg", "import", "orders", file, "--every-group", "--yes")
+	require.Zero(t, status, said)
+	require.Contains(t, out, "Done: import 1 message", "that another group still has it does not count")
+	require.Len(t, w.waiting("orders"), before+1)
 }

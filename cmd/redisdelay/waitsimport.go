@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -20,8 +21,9 @@ func (a *app) importWaitsCommand() *cobra.Command {
 		Long: `Publishes messages of a file that msg cancel --export wrote, with their UUID, due time, delay ID and expiry. A due time in
 the past is now. A message that is still in the topic is left out, so a cancel that was interrupted can be undone. One whose
 delay ID another message has is named and left out. A message without a delay ID gets one, "imported" and its ID, until
-an hour after its due time: so the command can be run again. Every group gets the messages. If the file has retries of a
-group, and the topic has other groups, it needs --every-group.`,
+an hour after its due time: so the command can be run again. One with a delay ID of its own that is due before that comes
+again. Every group gets the messages. If the file has retries of a group, and the topic has other groups, it needs
+--every-group.`,
 		Example: "  redisdelay msg import orders gifts.ndjson",
 		RunE: a.runs(func(ctx context.Context, args []string) error {
 			return a.importWaits(ctx, args[0], args[1], everyGroup)
@@ -164,6 +166,10 @@ func (i *waitsImport) isThere(ctx context.Context, w exportedWait) (bool, error)
 		case errors.Is(err, admin.ErrNotFound):
 		case err != nil:
 			return false, err
+		case m.ID == w.ID && w.State == admin.Retrying:
+			if slices.ContainsFunc(m.Places, func(p admin.Place) bool { return p.Group == w.Group }) {
+				return true, nil // else other groups have it, and this one would never get it
+			}
 		case m.ID == w.ID || m.UUID == w.UUID:
 			return true, nil
 		}
