@@ -18,14 +18,14 @@ import (
 
 const (
 	// waitsAtOnce is how many messages one pipeline changes. Others get their turn between two.
-	waitsAtOnce = 100
+	waitsAtOnce = 50
 
 	// mostRescheduled is how many messages one run of RescheduleAll lists at most. It keeps their
 	// IDs and due times in memory, some 100 bytes each.
 	mostRescheduled = 1_000_000
 )
 
-// CancelAll cancels many messages that wait for their due time or for a retry, in chunks of 100,
+// CancelAll cancels many messages that wait for their due time or for a retry, in chunks of 50,
 // and returns how many. It cancels a retry in Bulk.Group alone: unlike Cancel, it changes no other
 // group. Nothing brings the messages back, so list and keep them first.
 //
@@ -38,7 +38,7 @@ func (a *Admin) CancelAll(ctx context.Context, topic string, bulk Bulk) (int, er
 
 // RescheduleAll gives many messages that wait for their due time or for a retry another one:
 // Bulk.When, or theirs moved by Bulk.By. Without either, or if that is in the past, they are
-// delivered now. It does so in chunks of 100, and returns how many it changed. A retry gets it in
+// delivered now. It does so in chunks of 50, and returns how many it changed. A retry gets it in
 // Bulk.Group alone: unlike Reschedule, it changes no other group. It ignores messages that are
 // published after it began. One run takes a million messages at most.
 //
