@@ -69,7 +69,7 @@ func (a *app) flagError(cmd *cobra.Command, err error) error {
 // script that is not set. Settings are not among them: the empty text is that of no setting.
 func (a *app) refuseEmpty(cmd *cobra.Command) error {
 	var errs []error
-	for _, name := range []string{"group", "to", "in", "at", "by", "since", "until", "from", "uuid", "delay-id", "state", "payload", "topic", "cursor", "reason", "why", "rate", "burst", "at-once", "keep", "id",
+	for _, name := range []string{"group", "to", "in", "at", "by", "since", "until", "from", "export", "uuid", "delay-id", "state", "payload", "topic", "cursor", "reason", "why", "rate", "burst", "at-once", "keep", "id",
 		"file", "listen", "key-prefix", "as"} {
 		f := cmd.Flags().Lookup(name)
 		if f == nil || !f.Changed || !hasEmpty(f) || a.settings.find(name).flag == f && a.settings.find(name).given != byDefault {

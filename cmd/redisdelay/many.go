@@ -138,9 +138,6 @@ func (w *manyWork) exported(topic string) (map[string]bool, error) {
 	if !w.a.given("from") {
 		return nil, nil
 	}
-	if w.from == "" {
-		return nil, refuse("--from is empty; it must be a file of dead export")
-	}
 	text, err := w.a.input([]string{w.from})
 	if err != nil {
 		return nil, err

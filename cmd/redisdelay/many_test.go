@@ -161,3 +161,26 @@ func TestOperationsRunByTheTable(t *testing.T) {
 	require.Equal(t, "purge", acts[0].Action)
 	require.WithinDuration(t, time.Now(), acts[0].At, time.Minute)
 }
+
+// A flag that chooses dead letters and is empty, such as by a variable that is not set, does not
+// choose all.
+func TestAnEmptyChoiceOfDeadLettersIsRefused(t *testing.T) {
+	t.Parallel()
+	w := emptyWorld(t)
+	w.bury("orders", "billing", 3)
+	w.publish("other", "x", "x")
+	for _, command := range []string{"requeue", "purge", "move --to other", "export", "ls"} {
+		for _, name := range []string{"reason", "since", "until"} {
+			args := append(append([]string{"dead"}, strings.Fields(command)...), "orders", "--"+name+"=")
+			if command != "export" && command != "ls" {
+				args = append(args, "--yes")
+			}
+			status, _, said := w.run("", args...)
+			require.Equal(t, exitRefused, status, args)
+			require.Contains(t, said, "--"+name+" is empty", args)
+		}
+	}
+	stats, err := w.admin.Stats(t.Context(), "orders")
+	require.NoError(t, err)
+	require.Equal(t, 3, stats.Groups[0].Dead)
+}

@@ -45,6 +45,12 @@ func TestMessagesOfOneKindMoveByTheTool(t *testing.T) {
 	status, _, said = w.run("", "msg", "move", "orders", "--to", "gifts", "--state", "ready", "--yes")
 	require.Equal(t, exitRefused, status)
 	require.Contains(t, said, "--state is \"ready\"")
+	for _, name := range []string{"since", "until", "state", "reason"} {
+		status, _, said = w.run("", "msg", "move", "orders", "--to", "gifts", "--"+name+"=", "--yes")
+		require.Equal(t, exitRefused, status, name)
+		require.Contains(t, said, "--"+name+" is empty")
+	}
+	require.Len(t, w.waiting("orders"), 9)
 	status, out, _ := w.run("", "msg", "move", "orders", "--to", "gifts", "--metadata", "kind=gift", "--state", "waiting", "--yes")
 	require.Zero(t, status)
 	require.Equal(t, "Done: move 6 messages of topic \"orders\" to topic \"gifts\".\n", out)

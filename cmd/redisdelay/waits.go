@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -74,13 +73,6 @@ func (w *waitWork) declare(c *cobra.Command) {
 func (w *waitWork) many(args []string) (bool, error) {
 	chosen := slices.ContainsFunc(choosers, w.a.given)
 	other := slices.ContainsFunc([]string{"limit", "over", "export"}, w.a.given)
-	metadata := strings.Join(slices.Collect(maps.Keys(w.choose.metadata)), "")
-	for name, value := range map[string]string{"from": w.from, "since": w.choose.since, "until": w.choose.until, "metadata": metadata,
-		"state": w.state, "group": w.group, "export": w.export} {
-		if value == "" && w.a.given(name) { // such as of a variable that is not set: it would choose all
-			return false, refuse("--%s is empty; give it a value, or leave it out", name)
-		}
-	}
 	switch {
 	case w.a.given("all") && !w.all:
 		return false, refuse("--all is false; leave it out")
