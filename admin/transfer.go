@@ -5,14 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
-	"github.com/redisdelay/watermill-redisdelay/internal/partitions"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
-	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // ErrMoving means that another Move has one of the two topics. Call Move again when that is over.
@@ -37,107 +34,6 @@ type Moving struct {
 
 	DryRun   bool           // count what would move, and change nothing
 	Progress func(Progress) // if not nil, called after each step of at most 100 messages
-}
-
-// StayReason is why messages stay in their topic.
-type StayReason string
-
-const (
-	// StayInUse means that a group has the message ready or in hand, or got it while Move ran.
-	// Subscribers of the old topic get it.
-	StayInUse StayReason = "in_use"
-	// StayScheduled means that the message is a waiting occurrence of a recurring schedule. A
-	// program that runs the schedule in the new topic makes it anew.
-	StayScheduled StayReason = "scheduled"
-	// StayDelayID means that another message has its delay ID in the new topic.
-	StayDelayID StayReason = "delay_id_taken"
-	// StayGroup means that the new topic lacks a group in which the message retries or is dead,
-	// such as one of a Broadcast subscription.
-	StayGroup StayReason = "group_missing"
-	// StayLingering means that the new topic had the message before, and its takeover window, or a
-	// group that is being removed, has not forgotten it. Call Move again when that is over.
-	StayLingering StayReason = "lingering"
-)
-
-// Stay is how many messages stay for a reason.
-type Stay struct {
-	Reason   StayReason `json:"reason"`
-	Messages int        `json:"messages"`
-
-	// Names are those of the delay IDs, schedules or groups, a hundred at most.
-	Names []string `json:"names,omitempty"`
-}
-
-// Moved is what Move did.
-type Moved struct {
-	To string `json:"to"`
-
-	// Messages is how many messages moved, or would move in a dry run.
-	Messages int `json:"messages"`
-
-	// Created are the groups that Move made in To, or would make. NewTopic tells that it made To.
-	Created  []string `json:"created"`
-	NewTopic bool     `json:"new_topic"`
-
-	// Stay says why chosen messages stay.
-	Stay []Stay `json:"stay"`
-
-	// Ready and InHand are what the old topic has in these states at the end, once for each group
-	// that has it. Its subscribers get them.
-	Ready  int `json:"ready"`
-	InHand int `json:"in_hand"`
-}
-
-// Explain says in sentences what stays and why. The tool prints them.
-func (m Moved) Explain() (sentences []string) {
-	for _, s := range m.Stay {
-		names := ""
-		if len(s.Names) > 0 {
-			names = ": " + quoted(s.Names)
-		}
-		why := map[StayReason]string{
-			StayInUse:     "a group has them ready or in hand, and gets them from the old topic",
-			StayScheduled: "they are occurrences of schedules, and programs make them anew in the new topic",
-			StayDelayID:   fmt.Sprintf("other messages have their delay IDs in topic %q", m.To),
-			StayGroup:     fmt.Sprintf("topic %q lacks their groups", m.To),
-			StayLingering: fmt.Sprintf("topic %q had them before and has not forgotten them; repeat this in a minute", m.To),
-		}[s.Reason]
-		verb := "stay"
-		if s.Messages == 1 {
-			verb = "stays"
-		}
-		sentences = append(sentences, fmt.Sprintf("%s %s, because %s%s.", texts.Many(s.Messages, "message"), verb, why, names))
-	}
-	if m.Ready+m.InHand > 0 {
-		sentences = append(sentences, fmt.Sprintf("%s ready and %s in hand in the old topic: keep its subscribers until they are done.", texts.Number(m.Ready), texts.Number(m.InHand)))
-	}
-	return sentences
-}
-
-// quoted returns the first names in quotes, and how many more there are.
-func quoted(names []string) string {
-	all := make([]string, min(len(names), 10))
-	for i := range all {
-		all[i] = strconv.Quote(names[i])
-	}
-	text := strings.Join(all, ", ")
-	if more := len(names) - len(all); more > 0 {
-		text += fmt.Sprintf(", and %d more", more)
-	}
-	return text
-}
-
-func (m *Moved) stays(reason StayReason, name string) {
-	at := slices.IndexFunc(m.Stay, func(s Stay) bool { return s.Reason == reason })
-	if at < 0 {
-		at = len(m.Stay)
-		m.Stay = append(m.Stay, Stay{Reason: reason})
-	}
-	s := &m.Stay[at]
-	s.Messages++
-	if name != "" && len(s.Names) < 100 && !slices.Contains(s.Names, name) {
-		s.Names = append(s.Names, name)
-	}
 }
 
 // Move moves messages that wait, retry or are dead into another topic, such as one with a new name.
@@ -205,98 +101,6 @@ func (a *Admin) move(ctx context.Context, topic string, m Moving) (Moved, error)
 		}
 	}
 	return moved, nil
-}
-
-// movePair is a plain topic, and the one that its messages go to.
-type movePair struct {
-	from, to *operate.Topic
-	groups   []string // of from
-	most     int      // the number of groups of the one that has more
-	creates  bool     // to does not exist
-	lacks    []string // groups that to needs
-	transfer *operate.Transfer
-}
-
-// movePairs returns the plain topics that the two consist of.
-func (a *Admin) movePairs(ctx context.Context, topic string, m Moving) ([]movePair, error) {
-	from, err := a.shapeOf(ctx, topic)
-	if err != nil {
-		return nil, err
-	}
-	to, err := a.shapeOf(ctx, m.To)
-	if err != nil {
-		return nil, err
-	}
-	there := to.plain || len(to.parts) > 0
-	switch {
-	case !from.plain && len(from.parts) == 0:
-		return nil, fmt.Errorf("topic %q: %w", topic, ErrNotFound)
-	case !there && !m.Create:
-		return nil, fmt.Errorf("topic %q: %w; Create makes it", m.To, ErrNotFound)
-	case from.changing || to.changing:
-		return nil, fmt.Errorf("%w: the number of partitions is being changed; finish that first", ErrInvalidArgument)
-	case from.plain && !to.plain && there:
-		return nil, fmt.Errorf("%w: topic %q has partitions and topic %q has none; name one of the partitions, such as %q", ErrInvalidArgument, m.To, topic, to.parts[0])
-	case from.plain:
-		return a.pairUp([]string{topic}, []string{m.To})
-	case to.plain:
-		return nil, fmt.Errorf("%w: topic %q has %d partitions and topic %q has none; move to a topic with %d partitions", ErrInvalidArgument, topic, from.count, m.To, from.count)
-	case to.count == 0 && from.set:
-		return nil, fmt.Errorf("%w: topic %q has %d partitions, which an operator has set; set as many of topic %q first", ErrInvalidArgument, topic, from.count, m.To)
-	case to.count != 0 && to.count != from.count:
-		return nil, fmt.Errorf("%w: topic %q has %d partitions and topic %q has %d; give both the same number", ErrInvalidArgument, topic, from.count, m.To, to.count)
-	}
-	var names []string
-	for _, part := range from.parts {
-		names = append(names, partitions.Name(m.To, numberOf(part)))
-	}
-	return a.pairUp(from.parts, names)
-}
-
-func (a *Admin) pairUp(from, to []string) (pairs []movePair, err error) {
-	for i := range from {
-		var p movePair
-		if p.from, err = a.handle(from[i]); err == nil {
-			p.to, err = a.handle(to[i])
-		}
-		if err != nil {
-			return nil, err
-		}
-		p.transfer = operate.NewTransfer(p.from, p.to)
-		pairs = append(pairs, p)
-	}
-	return pairs, nil
-}
-
-// shape is what plain topics a topic consists of.
-type shape struct {
-	plain    bool     // the registry lists the name itself
-	parts    []string // else its partitions there
-	count    int      // of partitions
-	set      bool     // an operator has set the count
-	changing bool     // the count is being changed
-}
-
-func (a *Admin) shapeOf(ctx context.Context, topic string) (s shape, err error) {
-	if err := queue.CheckTopic(topic); err != nil {
-		return s, fmt.Errorf("%w: %w", ErrInvalidTopic, err)
-	}
-	listed, err := queue.ListedOf(ctx, a.client, a.config.KeyPrefix, []string{topic})
-	if err != nil || len(listed) > 0 {
-		return shape{plain: true}, err
-	}
-	if s.parts, err = a.parts(ctx, topic); err != nil {
-		return s, err
-	}
-	set, err := queue.PartitioningOf(ctx, a.client, a.config.KeyPrefix, topic)
-	if err != nil {
-		return s, err
-	}
-	s.count, s.set, s.changing = set.Count, set.Count > 0, set.Before > 0 || set.Next > 0
-	if s.count == 0 && len(s.parts) > 0 { // by the programs' configurations
-		s.count = numberOf(s.parts[len(s.parts)-1]) + 1
-	}
-	return s, nil
 }
 
 // mover is one Move.

@@ -11,6 +11,7 @@
 //	plan.go         what goes to Redis in the next round trip, and when: claims, acks, extensions
 //	answer.go       what an answer of Redis changes
 //	machine.go      the other events: messages taken, acked, nacked, expired; wake-ups; closing
+//	leases.go       leases that run out, or are lost
 //	held.go         the messages that the subscription holds, their order and their leases
 //	lane.go, supply.go, suspect.go, taker.go, places.go, clock.go, dates.go, settlements.go, effects.go
 //	                the parts of the machine's state
