@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -217,4 +218,38 @@ func TestManyRetriesAreOfTheGroup(t *testing.T) {
 	require.Zero(t, status, said)
 	require.Contains(t, out, "Done: import 1 message", "that another group still has it does not count")
 	require.Len(t, w.waiting("orders"), before+1)
+}
+
+// A message without a delay ID that is due already comes back once, however often it is imported.
+func TestAnImportOfWhatIsDueCanBeRepeated(t *testing.T) {
+	t.Parallel()
+	w := emptyWorld(t)
+	w.group("orders", "billing")
+	w.publish("orders", "uuid 1", "x", redisdelay.DelayKey, "1h")
+	file := filepath.Join(t.TempDir(), "all.ndjson")
+	status, _, said := w.run("", "msg", "cancel", "orders", "--all", "--export", file, "--yes")
+	require.Zero(t, status, said)
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	past := regexp.MustCompile(`"due":"[^"]*"`).ReplaceAll(text, []byte(`"due":"2020-01-01T00:00:00Z"`))
+	require.NotEqual(t, string(text), string(past))
+	require.NoError(t, os.WriteFile(file, past, 0o600))
+	status, out, said := w.run("", "msg", "import", "orders", file, "--yes")
+	require.Zero(t, status, said)
+	require.Contains(t, out, "Done: import 1 message")
+	again := func(messages int) {
+		status, _, said = w.run("", "msg", "import", "orders", file, "--yes")
+		require.Zero(t, status, said)
+		require.Contains(t, said, "1 message left out, in the topic already")
+		stats, err := w.admin.Stats(t.Context(), "orders")
+		require.NoError(t, err)
+		require.Equal(t, messages, stats.Messages)
+	}
+	again(1)
+	m, err := w.admin.Get(t.Context(), "orders", admin.ByDelayID("imported "+string(regexp.MustCompile(`"id":"([^"]*)"`).FindSubmatch(text)[1])))
+	require.NoError(t, err)
+	_, err = w.admin.Kill(t.Context(), "orders", admin.GroupMessage{Group: "billing", ID: m.ID}, admin.KillOptions{})
+	require.NoError(t, err)
+	require.NoError(t, w.admin.DeleteDead(t.Context(), "orders", admin.GroupMessage{Group: "billing", ID: m.ID}))
+	again(0) // only its delay ID is left
 }
