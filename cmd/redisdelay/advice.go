@@ -79,7 +79,7 @@ func (a *app) refuseEmpty(cmd *cobra.Command) error {
 			errs = append(errs, refuse("--%s is empty; it is required", name))
 			continue
 		}
-		errs = append(errs, refuse("--%s is empty; leave it out for its default", name))
+		errs = append(errs, refuse("--%s is empty; give it a value, or leave it out", name))
 	}
 	return errors.Join(errs...)
 }

@@ -389,7 +389,7 @@ func TestEmptyFlagsAreRefused(t *testing.T) {
 	} {
 		status, _, said := w.run("", args...)
 		require.Equal(t, exitRefused, status, "%s: %s", args, said)
-		require.Regexp(t, `--[a-z-]+ is empty; (leave it out for its default|it is required)`, said, args)
+		require.Regexp(t, `--[a-z-]+ is empty; (give it a value, or leave it out|it is required)`, said, args)
 		require.NotContains(t, said, "Nothing was found")
 	}
 	status, _, said := w.run("", "ignore", "persistence", "--why=")
