@@ -162,8 +162,8 @@ func (r waitsRun) start(t *testing.T) (killed bool, last admin.Progress) {
 	return false, last
 }
 
-// fillToChange has n messages wait in a topic: one in six is a book, the others are gifts. Some have
-// delay IDs. In each plain topic 20 gifts retry in both groups.
+// fillToChange has n messages wait in a topic: one in six is a book, the others are gifts. Some
+// have delay IDs. In each plain topic 20 gifts retry in both groups.
 func fillToChange(t *testing.T, client redis.UniversalClient, n int, plain ...string) {
 	t.Helper()
 	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, nil)
