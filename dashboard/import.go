@@ -61,6 +61,9 @@ func doImport(ctx context.Context, d *Dashboard, t target, tell func(admin.Progr
 	if done.LeftOut > 0 {
 		did.said = []string{texts.Many(done.LeftOut, "dead letter") + " left out, imported within the last hour."}
 	}
+	if err != nil {
+		did.said = append(did.said, "Choose the file again for the others. Those that are imported are left out then.")
+	}
 	return did, err
 }
 

@@ -85,7 +85,7 @@ func (a *app) deadReasons(ctx context.Context, topic, group string) error {
 		a.out.note("%s", shared)
 	}
 	if reasons.Other > 0 {
-		a.out.note("%s have other reasons.", texts.Many(reasons.Other, "dead letter"))
+		a.out.note("These are the first %s that were found. Dead letters of others: %s.", texts.Many(len(reasons.Reasons), "reason"), texts.Number(reasons.Other))
 	}
 	return t.flush(fmt.Sprintf("Group %q of topic %q has no dead letters.", g.Group, topic), nil)
 }
