@@ -244,7 +244,7 @@ func (a *app) saySchedule(shown shownSchedule, zone *time.Location) {
 	}
 	a.sayPart("last error", errorText(s.LastError))
 	switch {
-	case s.Next.IsZero() && s.Expected.After(shown.now): // such as after a cancel of the one before
+	case s.Next.IsZero() && s.Expected.After(shown.now) && (s.LastError == nil || s.LastError.InRow == 0): // such as after a cancel of the one before
 		a.sayPart("next due", stamp(s.Expected)+", and it is not in Redis yet")
 	case s.Next.IsZero() && !s.Expected.IsZero():
 		a.sayPart("next due", stamp(s.Expected)+", and it is not in Redis: "+s.WhyLate())
