@@ -215,7 +215,9 @@ func (l *leaseLog) check(t *testing.T) {
 			span := leases[j].at.Sub(leases[i].from)
 			bound := float64(burst) + limitRate*span.Seconds()
 			worst = max(worst, float64(j-i+1)/bound)
-			require.LessOrEqual(t, float64(j-i+1), bound, "%d messages are leased in %v from %v on", j-i+1, span, leases[i].from)
+			if float64(j-i+1) > bound { // an assertion for each of ten million spans takes a minute
+				require.FailNow(t, "the limit does not hold", "%d messages are leased in %v from %v on, and may be %.1f", j-i+1, span, leases[i].from, bound)
+			}
 		}
 	}
 	require.LessOrEqual(t, l.most, limitAtOnce)
