@@ -3,11 +3,13 @@ package admin
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -15,11 +17,15 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/jsontext"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
-// importedAtOnce is how many dead letters one call of Publish takes.
-const importedAtOnce = 500
+// A call of Publish takes so many dead letters, or so many bytes of payloads and metadata.
+const (
+	importedAtOnce = 500
+	importedBytes  = 4 << 20
+)
 
 // Import says how ImportDead publishes dead letters, and reports its progress.
 type Import struct {
@@ -34,7 +40,7 @@ type Import struct {
 // Imported is what ImportDead did, or would do in a dry run.
 type Imported struct {
 	Letters int // were published
-	LeftOut int // were imported within the last hour already
+	LeftOut int // were imported within the last hour already; about, if others publish, too
 
 	// From are the groups that the dead letters were in, and Others the other groups of the topic.
 	From, Others []string
@@ -63,9 +69,18 @@ func (a *Admin) importDead(ctx context.Context, topic string, letters iter.Seq2[
 	if err != nil {
 		return done, err
 	}
+	if before.Stream {
+		return done, fmt.Errorf("%w: it has a Redis Stream, which has no groups that could get them", ErrTopicMode)
+	}
 	count, from := 0, map[string]bool{}
 	for l, err := range letters { // all, before anything is published
 		if err != nil {
+			return done, err
+		}
+		if err := redisdelay.CheckMetadata(again(l)); err != nil {
+			return done, fmt.Errorf("%w: dead letter %q: %w", ErrInvalidArgument, l.ID, err)
+		}
+		if err := ctx.Err(); err != nil {
 			return done, err
 		}
 		count++
@@ -89,7 +104,14 @@ func (a *Admin) importDead(ctx context.Context, topic string, letters iter.Seq2[
 		return done, err
 	}
 	defer publisher.Close()
+	defer func() { // as the topic counts them, also before an error
+		if after, failed := a.Stats(context.WithoutCancel(ctx), topic); failed == nil {
+			done.LeftOut = min(done.Letters, max(0, after.Counters.LeftOut-before.Counters.LeftOut))
+			done.Letters -= done.LeftOut
+		}
+	}()
 	var chunk []*message.Message
+	size := 0
 	publish := func() error {
 		if err := ctx.Err(); err != nil || len(chunk) == 0 {
 			return err
@@ -98,7 +120,7 @@ func (a *Admin) importDead(ctx context.Context, topic string, letters iter.Seq2[
 			return err
 		}
 		done.Letters += len(chunk)
-		chunk = chunk[:0]
+		chunk, size = chunk[:0], 0
 		if o.Progress != nil {
 			o.Progress(Progress{Looked: done.Letters, Done: done.Letters})
 		}
@@ -108,27 +130,25 @@ func (a *Admin) importDead(ctx context.Context, topic string, letters iter.Seq2[
 		if err != nil {
 			return done, err
 		}
-		if chunk = append(chunk, again(l)); len(chunk) == importedAtOnce {
+		length := len(l.Payload)
+		for key, value := range l.Metadata {
+			length += len(key) + len(value)
+		}
+		if len(chunk) == importedAtOnce || size+length > importedBytes {
 			if err := publish(); err != nil {
 				return done, err
 			}
 		}
+		chunk, size = append(chunk, again(l)), size+length
 	}
-	if err := publish(); err != nil {
-		return done, err
-	}
-	after, err := a.Stats(context.WithoutCancel(ctx), topic)
-	if err != nil {
-		return done, err
-	}
-	done.LeftOut = min(done.Letters, max(0, after.Counters.LeftOut-before.Counters.LeftOut))
-	done.Letters -= done.LeftOut
-	return done, nil
+	err = publish()
+	return done, err
 }
 
 // publisherTo returns a publisher to a topic.
 func (a *Admin) publisherTo(topic Stats) (message.Publisher, error) {
-	plain := redisdelay.PublisherConfig{Client: a.config.Client, KeyPrefix: a.config.KeyPrefix, Marshaler: a.config.Marshaler}
+	plain := redisdelay.PublisherConfig{Client: a.config.Client, KeyPrefix: a.config.KeyPrefix, Marshaler: a.config.Marshaler,
+		MaxMessageBytes: math.MaxInt32, MaxPublishBytes: math.MaxInt32} // a letter was published before, whatever the limits there
 	if topic.Partitions == nil {
 		return redisdelay.NewPublisher(plain, nil)
 	}
@@ -142,7 +162,11 @@ func again(l Letter) *message.Message {
 	for key, value := range l.Metadata {
 		msg.Metadata.Set(key, value)
 	}
-	redisdelay.SetDelayID(msg, "imported "+l.Group+" "+l.ID, redisdelay.DelayIDKeep)
+	name := "imported " + l.Group + " " + l.ID
+	if len(name) > 400 { // a delay ID has at most 512 bytes
+		name = fmt.Sprintf("imported %x", sha256.Sum256([]byte(name)))
+	}
+	redisdelay.SetDelayID(msg, name, redisdelay.DelayIDKeep)
 	redisdelay.SetDelayIDWindow(msg, time.Hour)
 	return msg
 }
@@ -152,13 +176,13 @@ func again(l Letter) *message.Message {
 func ReadLetters(text []byte) iter.Seq2[Letter, error] {
 	return func(yield func(Letter, error) bool) {
 		n := 0
-		for line := range bytes.Lines(text) {
+		for line := range bytes.Lines(bytes.TrimPrefix(text, []byte("\ufeff"))) {
 			if n++; len(bytes.TrimSpace(line)) == 0 {
 				continue
 			}
 			l, err := readLetter(line)
 			if err != nil {
-				err = fmt.Errorf("%w: line %d is not an exported dead letter: %w", ErrInvalidArgument, n, err)
+				err = fmt.Errorf("%w: line %d is not an exported dead letter: %s", ErrInvalidArgument, n, texts.Clip(err.Error(), 300))
 			}
 			if !yield(l, err) || err != nil {
 				return

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"iter"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -128,5 +130,43 @@ func TestDeadLettersAreImportedIntoAPartitionedTopic(t *testing.T) {
 		for range 2 {
 			receive(t, messages).Ack()
 		}
+	})
+}
+
+// What was published once is imported, whatever the limits and however long the names.
+func TestLargeLettersAndLongNamesAreImported(t *testing.T) {
+	t.Parallel()
+	s := setupOn(t, redistest.Server{Client: redistest.Start(t).Client(t), Prefix: "own"})
+	s.register(t, "a")
+	long := strings.Repeat("g", 512)
+	letters := func(yield func(admin.Letter, error) bool) {
+		for i := range 60 {
+			if !yield(admin.Letter{ID: fmt.Sprint(i), Group: long, UUID: fmt.Sprint(i), Payload: make([]byte, 1<<20)}, nil) {
+				return
+			}
+		}
+		yield(admin.Letter{ID: "large", Group: long, UUID: "large", Payload: make([]byte, 9<<20)}, nil)
+	}
+	calls := 0
+	done, err := s.admin.ImportDead(ctx, topic, letters, admin.Import{EveryGroup: true, Progress: func(admin.Progress) { calls++ }})
+	require.NoError(t, err)
+	require.Equal(t, 61, done.Letters)
+	require.GreaterOrEqual(t, calls, 15)
+	done, err = s.admin.ImportDead(ctx, topic, letters, admin.Import{EveryGroup: true})
+	require.NoError(t, err)
+	require.Equal(t, 61, done.LeftOut)
+}
+
+// A letter that Publish would refuse is found before any is published.
+func TestALetterThatCannotBePublishedIsNamed(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		file := s.exported(t, text("x"))
+		before := s.stats(t).Counters.Published
+		wrong := `{"id":"4711","group":"a","uuid":"u","metadata":{"expires_at":"soon"}}`
+		_, err := s.admin.ImportDead(ctx, topic, admin.ReadLetters(slices.Concat([]byte("\ufeff"), file, []byte(wrong))), admin.Import{})
+		require.ErrorIs(t, err, admin.ErrInvalidArgument)
+		require.ErrorIs(t, err, redisdelay.ErrInvalidMetadata)
+		require.ErrorContains(t, err, `dead letter "4711"`)
+		require.Equal(t, before, s.stats(t).Counters.Published)
 	})
 }

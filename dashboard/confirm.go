@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -57,6 +58,10 @@ type prospect struct {
 	Others []string
 }
 
+// Consent is what the form sends if Others are to get them. It has the groups that were shown, so
+// that it is asked for again if there are others by then.
+func (p prospect) Consent() string { return url.QueryEscape(strings.Join(p.Others, "\n")) }
+
 // result is what a work did.
 type result struct {
 	done  int
@@ -101,7 +106,9 @@ func workNamed(name string) (work, error) {
 func (d *Dashboard) targetOf(c *call, w work) (target, error) {
 	t := target{Topic: c.q("t")}
 	if w.Name == importing.Name {
-		t.File, t.Every = c.q("file"), c.q("every") != ""
+		if t.File = c.q("file"); !c.user.Contents {
+			return t, errNoImport
+		}
 		return t, nil
 	}
 	if w.Name == transferring.Name {
@@ -226,7 +233,7 @@ func (d *Dashboard) confirm(c *call) (*view, error) {
 }
 
 // confirmed begins an operation whose topic and count were typed. It changes no more messages than
-// the user was told.
+// the user was told. Only a move to another topic also takes what comes meanwhile.
 func (d *Dashboard) confirmed(c *call) (string, error) {
 	w, err := workNamed(c.q("do"))
 	if err != nil {
@@ -240,6 +247,8 @@ func (d *Dashboard) confirmed(c *call) (string, error) {
 	switch {
 	case err != nil || count < 0:
 		return "", bad("The form is not complete. Go back and try again.")
+	case w.Name == importing.Name && d.uploads.jobOf(t.File) != "": // the form was sent twice
+		return d.address("/job", "id", d.uploads.jobOf(t.File)), nil
 	case !sameName(c.q("typed-name"), t.name()):
 		return "", typo{bad("The " + t.Named() + " that you typed is another one. Nothing was changed.")}
 	case strings.ReplaceAll(strings.TrimSpace(c.q("typed-count")), ",", "") != strconv.Itoa(count):
@@ -266,11 +275,18 @@ func (d *Dashboard) confirmed(c *call) (string, error) {
 			return "", err
 		case p.Count > count && w.Name != transferring.Name: // a topic that is in use has more by now
 			return "", bad(fmt.Sprintf("There are %s by now. Go back and look again. Nothing was changed.", texts.Many(p.Count, w.Unit)))
-		case len(p.Others) > 0 && !t.Every:
+		case len(p.Others) > 0 && c.q("every") != p.Consent():
 			return "", typo{bad("Say that the other groups are to get them, too. Nothing was changed.")}
 		}
+		t.Every = len(p.Others) > 0
 	}
-	id, err := d.jobs.start(d, w, t, c.user, count)
+	begin := func(w work) (string, error) { return d.jobs.start(d, w, t, c.user, count) }
+	id := ""
+	if w.Name == importing.Name {
+		id, err = d.uploads.start(t.File, func(text []byte) (string, error) { return begin(imports(text)) })
+	} else {
+		id, err = begin(w)
+	}
 	if err != nil {
 		return "", err
 	}

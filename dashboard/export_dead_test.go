@@ -20,7 +20,7 @@ import (
 // bury makes dead letters of these messages in group g.
 func (s *site) bury(topic, reason string, all ...*message.Message) {
 	s.t.Helper()
-	sub := testkit.NewSubscriber(s.t, s.Server, func(c *redisdelay.SubscriberConfig) { c.ConsumerGroup, c.CloseTimeout = "g", time.Second })
+	sub := testkit.NewSubscriber(s.t, s.Server, func(c *redisdelay.SubscriberConfig) { c.ConsumerGroup, c.CloseTimeout = "g", testkit.Soon })
 	messages := testkit.SubscribeTo(s.t, sub, topic)
 	require.NoError(s.t, testkit.NewPublisher(s.t, s.Server).Publish(topic, all...))
 	for range all {

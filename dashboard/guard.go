@@ -75,6 +75,10 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, base+"/", http.StatusFound)
 		return
 	}
+	if path == importPath { // it may be long, and is read once it is known who sends it
+		r.Body = http.NoBody
+		r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, body))
+	}
 	user, face := User{}, d
 	if !strings.HasPrefix(path, "/assets/") {
 		if user, err = d.authenticate(came, r); err != nil {
@@ -82,10 +86,6 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		face = d.at(base)
-	}
-	if path == importPath && user.Role == Operator { // only now may a request be long
-		r.Body = http.MaxBytesReader(w, body, maxSent)
-		_ = deadlines.SetReadDeadline(time.Now().Add(d.limits.upload))
 	}
 	inner := r.WithContext(context.WithValue(r.Context(), userKey{}, user))
 	address := *r.URL

@@ -26,45 +26,48 @@ const (
 	fileFor    = 15 * time.Minute // how long one waits
 )
 
-// importing publishes the dead letters of a file.
-var importing = work{looks: lookAtImport, does: doImport, Operation: admin.Operation{Name: "import", Verb: "import", Unit: "dead letter", Of: admin.OfTopic, Partitions: true,
+// importing publishes the dead letters of a file. The file is taken by confirmed, which adds does.
+var importing = work{looks: lookAtImport, Operation: admin.Operation{Name: "import", Verb: "import", Unit: "dead letter", Of: admin.OfTopic, Partitions: true,
 	Effect: "Publish exported dead letters as new messages, due now, to every group of the topic. Those that were imported within the last hour are left out."}}
 
-var errNoFile = &refusal{http.StatusNotFound, "The file is not here any more. Choose it again. Nothing was changed."}
+var errNoFile = &refusal{http.StatusNotFound, "The file is not here any more. The audit log says whether it was imported. If not, choose it again."}
 
 func lookAtImport(ctx context.Context, d *Dashboard, t target) (prospect, error) {
-	text, ok := d.uploads.get(t.File)
-	if !ok {
+	file, ok := d.uploads.get(t.File)
+	if !ok || file.topic != t.Topic || file.job != "" {
 		return prospect{}, errNoFile
 	}
-	would, err := d.admin.ImportDead(ctx, t.Topic, admin.ReadLetters(text), admin.Import{DryRun: true})
+	stats, err := d.read(ctx, t.Topic)
 	if err != nil {
 		return prospect{}, err
 	}
-	if would.Letters == 0 {
-		return prospect{}, bad("The file has no dead letter.")
+	p := prospect{Count: file.letters, Said: []string{"They were dead in " + groupsNamed(file.from) + "."}}
+	for _, g := range stats.Groups {
+		if !slices.Contains(file.from, g.Group) {
+			p.Others = append(p.Others, g.Group)
+		}
 	}
-	p := prospect{Count: would.Letters, Others: would.Others, Said: []string{"They were dead in " + groupsNamed(would.From) + "."}}
-	if len(would.Others) > 0 {
-		p.Said = append(p.Said, "The topic also has "+groupsNamed(would.Others)+". An import delivers to all its groups.")
+	if len(p.Others) > 0 {
+		p.Said = append(p.Said, "The topic also has "+groupsNamed(p.Others)+". An import delivers to all its groups.")
 	}
 	return p, nil
 }
 
-func doImport(ctx context.Context, d *Dashboard, t target, tell func(admin.Progress)) (result, error) {
-	text, ok := d.uploads.take(t.File)
-	if !ok {
-		return result{}, errNoFile
+// imports returns the work that publishes the dead letters of a text.
+func imports(text []byte) work {
+	w := importing
+	w.does = func(ctx context.Context, d *Dashboard, t target, tell func(admin.Progress)) (result, error) {
+		done, err := d.admin.ImportDead(ctx, t.Topic, admin.ReadLetters(text), admin.Import{EveryGroup: t.Every, Progress: tell})
+		did := result{done: done.Letters}
+		if done.LeftOut > 0 {
+			did.said = []string{texts.Many(done.LeftOut, "dead letter") + " left out, imported within the last hour."}
+		}
+		if err != nil {
+			did.said = append(did.said, "Choose the file again for the others. Those that are imported are left out then.")
+		}
+		return did, err
 	}
-	done, err := d.admin.ImportDead(ctx, t.Topic, admin.ReadLetters(text), admin.Import{EveryGroup: t.Every, Progress: tell})
-	did := result{done: done.Letters}
-	if done.LeftOut > 0 {
-		did.said = []string{texts.Many(done.LeftOut, "dead letter") + " left out, imported within the last hour."}
-	}
-	if err != nil {
-		did.said = append(did.said, "Choose the file again for the others. Those that are imported are left out then.")
-	}
-	return did, err
+	return w
 }
 
 // uploads are files that wait for somebody who confirms what is done with them.
@@ -73,84 +76,126 @@ type uploads struct {
 	all []*upload // the newest last
 }
 
+// upload is a file of dead letters.
 type upload struct {
-	name  string // that nobody can guess
-	text  []byte
-	timer *time.Timer // drops it
+	name    string // that nobody can guess
+	topic   string
+	text    []byte
+	letters int
+	from    []string // groups
+	job     string   // that imports it; "" at first. Then text is nil.
+	timer   *time.Timer
 }
 
 // put keeps a file for a while, and returns its name.
-func (u *uploads) put(text []byte) string {
+func (u *uploads) put(file upload) string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if len(u.all) == maxFiles {
 		u.all[0].timer.Stop()
 		u.all = slices.Delete(u.all, 0, 1)
 	}
-	one := &upload{name: rand.Text(), text: text}
-	one.timer = time.AfterFunc(fileFor, func() { u.take(one.name) })
-	u.all = append(u.all, one)
-	return one.name
+	file.name = rand.Text()
+	file.timer = time.AfterFunc(fileFor, func() { u.forget(file.name) })
+	u.all = append(u.all, &file)
+	return file.name
 }
 
-func (u *uploads) get(name string) ([]byte, bool) {
+func (u *uploads) get(name string) (upload, bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for _, one := range u.all {
-		if one.name == name {
-			return one.text, true
+	for _, file := range u.all {
+		if file.name == name {
+			return *file, true
 		}
 	}
-	return nil, false
+	return upload{}, false
 }
 
-// take is get, and the file is not kept any longer.
-func (u *uploads) take(name string) ([]byte, bool) {
+// jobOf returns the job that imports a file, "" if there is none.
+func (u *uploads) jobOf(name string) string {
+	file, _ := u.get(name)
+	return file.job
+}
+
+// start begins the job of a file, once. A form that is sent twice gets the same job.
+func (u *uploads) start(name string, begin func(text []byte) (job string, err error)) (job string, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	i := slices.IndexFunc(u.all, func(one *upload) bool { return one.name == name })
+	i := slices.IndexFunc(u.all, func(file *upload) bool { return file.name == name })
 	if i < 0 {
-		return nil, false
+		return "", errNoFile
 	}
-	text := u.all[i].text
-	u.all[i].timer.Stop()
-	u.all = slices.Delete(u.all, i, i+1)
-	return text, true
+	file := u.all[i]
+	if file.job == "" {
+		if file.job, err = begin(file.text); err == nil {
+			file.text = nil
+		}
+	}
+	return file.job, err
+}
+
+func (u *uploads) forget(name string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.all = slices.DeleteFunc(u.all, func(file *upload) bool { return file.name == name })
 }
 
 // drop drops all files.
 func (u *uploads) drop() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for _, one := range u.all {
-		one.timer.Stop()
+	for _, file := range u.all {
+		file.timer.Stop()
 	}
 	u.all = nil
 }
 
+var errNoImport = &refusal{http.StatusForbidden, "You may not see metadata and payloads, so you may not import them."}
+
+// bodyKey has the body of a request with a file, until it is known who sends it.
+type bodyKey struct{}
+
 // upload takes a file of dead letters, and leads to the page that says what an import would do.
-func (d *Dashboard) upload(w http.ResponseWriter, c *call) {
-	if !c.user.Contents {
-		d.fail(w, c, &refusal{http.StatusForbidden, "You may not see metadata and payloads, so you may not import them."})
+func (d *Dashboard) upload(w http.ResponseWriter, r *http.Request) {
+	user, _ := r.Context().Value(userKey{}).(User)
+	c := &call{Request: r, user: user, ctx: r.Context()}
+	if user.Role < Operator {
+		d.fail(w, c, errReadOnly)
 		return
 	}
-	if d.uploading.take(c.user.Name) != granted {
+	if !user.Contents {
+		d.fail(w, c, errNoImport)
+		return
+	}
+	if d.uploading.take(user.Name) != granted {
 		d.fail(w, c, &refusal{http.StatusTooManyRequests, "Another file is being read. Try again in a moment."})
 		return
 	}
-	defer d.uploading.give(c.user.Name)
-	topic := c.URL.Query().Get("t")
-	text, err := fileOf(c.Request)
-	if err == nil {
-		ctx, cancel := context.WithTimeout(c.ctx, workFor)
-		defer cancel()
-		_, err = d.read(ctx, topic)
+	defer d.uploading.give(user.Name)
+	body, _ := r.Context().Value(bodyKey{}).(io.ReadCloser)
+	r.Body = http.MaxBytesReader(w, body, maxSent)
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d.limits.upload))
+	file := upload{topic: c.URL.Query().Get("t")}
+	var err error
+	if file.text, err = fileOf(r); err == nil {
+		reading, end := context.WithTimeout(c.ctx, workFor)
+		defer end()
+		var would admin.Imported
+		would, err = d.admin.ImportDead(reading, file.topic, admin.ReadLetters(file.text), admin.Import{DryRun: true})
+		file.letters, file.from = would.Letters, would.From
+	}
+	switch {
+	case errors.Is(err, admin.ErrInvalidArgument):
+		err = bad(sentence(err) + " Nothing was changed.")
+	case err == nil && file.letters == 0:
+		err = bad("The file has no dead letter. Nothing was changed.")
 	}
 	if err != nil {
 		d.fail(w, c, err)
 		return
 	}
-	http.Redirect(w, c.Request, d.address("/confirm", "do", importing.Name, "t", topic, "file", d.uploads.put(text)), http.StatusSeeOther)
+	http.Redirect(w, r, d.address("/confirm", "do", importing.Name, "t", file.topic, "file", d.uploads.put(file)), http.StatusSeeOther)
 }
 
 // fileOf returns the file of a form. A longer one than maxFile is read to its end, and refused.
@@ -177,5 +222,5 @@ func fileOf(r *http.Request) ([]byte, error) {
 	if err != nil {
 		return nil, &refusal{http.StatusBadRequest, "The file cannot be read: " + strings.TrimSuffix(err.Error(), ".") + ". Nothing was changed."}
 	}
-	return text.Bytes(), nil
+	return bytes.Clone(text.Bytes()), nil // without the room to grow
 }

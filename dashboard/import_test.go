@@ -2,6 +2,7 @@ package dashboard_test
 
 import (
 	"bytes"
+	"io"
 	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
@@ -50,11 +51,16 @@ func TestAnExportOfThePageIsImportedThere(t *testing.T) {
 	require.Contains(t, body, "Import 2 dead letters")
 	require.Contains(t, body, "They were dead in group &#34;g&#34;.")
 	require.Contains(t, body, "Deliver them to group &#34;default&#34;, too")
+	require.Contains(t, body, `name="every" value="default"`)
 	typed := append(s.fields(form, "/confirm"), "typed-name", "orders", "typed-count", "2")
-	status, _ = s.post("/confirm", typed...)
-	require.Equal(t, http.StatusBadRequest, status, "the other group is not agreed to")
-	status, to := s.post("/confirm", append(typed, "every", "on")...)
+	for _, every := range []string{"", "on", "other"} {
+		status, _ = s.post("/confirm", append(typed, "every", every)...)
+		require.Equal(t, http.StatusBadRequest, status, "the other group is not agreed to")
+	}
+	status, to := s.post("/confirm", append(typed, "every", "default")...)
 	require.Equal(t, http.StatusSeeOther, status)
+	_, again := s.post("/confirm", append(typed, "every", "default")...)
+	require.Equal(t, to, again, "the form was sent twice")
 	done := func(to, want string) {
 		t.Helper()
 		require.Eventually(t, func() bool { _, body = s.get(to); return strings.Contains(body, want) }, testkit.Soon, time.Millisecond, body)
@@ -66,7 +72,7 @@ func TestAnExportOfThePageIsImportedThere(t *testing.T) {
 
 	_, _, header = s.answers(sends("orders", file))
 	form = header.Get("Location")
-	_, to = s.post("/confirm", append(s.fields(form, "/confirm"), "typed-name", "orders", "typed-count", "2", "every", "on")...)
+	_, to = s.post("/confirm", append(s.fields(form, "/confirm"), "typed-name", "orders", "typed-count", "2", "every", "default")...)
 	done(to, "2 dead letters left out, imported within the last hour.")
 }
 
@@ -89,8 +95,7 @@ func TestFilesThatAreNotImported(t *testing.T) {
 	r.Body = http.NoBody
 	wrong(r, http.StatusBadRequest, "Nothing was changed.")
 	for content, says := range map[string]string{"": "The file has no dead letter.", file + "{}\n": "line 2 is not an exported dead letter"} {
-		_, _, header := s.answers(sends("orders", content))
-		wrong(request(http.MethodGet, header.Get("Location")), http.StatusBadRequest, says)
+		wrong(sends("orders", content), http.StatusBadRequest, says)
 	}
 
 	first := ""
@@ -102,12 +107,56 @@ func TestFilesThatAreNotImported(t *testing.T) {
 			first = header.Get("Location")
 		}
 	}
-	wrong(request(http.MethodGet, first), http.StatusNotFound, "Choose it again")
+	wrong(request(http.MethodGet, first), http.StatusNotFound, "choose it again")
+	_, _, header := s.answers(sends("orders", file))
+	s.die("books", "x")
+	wrong(request(http.MethodGet, strings.Replace(header.Get("Location"), "t=orders", "t=books", 1)), http.StatusNotFound, "choose it again")
+	blind := siteOn(t, s.Server, dashboard.User{Name: "bob", Role: dashboard.Operator})
+	status, body, _ := blind.answers(request(http.MethodGet, header.Get("Location")))
+	require.Equal(t, http.StatusForbidden, status, body)
 
 	for _, user := range []dashboard.User{reader, {Name: "bob", Role: dashboard.Operator}} { // one may only look, one sees no payloads
 		status, body, _ := siteOn(t, s.Server, user).answers(sends("orders", file))
 		require.Equal(t, http.StatusForbidden, status, body)
 	}
-	status, _, _ := siteOn(t, s.Server, viewer).answers(sends("orders", strings.Repeat("x", 1<<20)))
+	status, _, _ = siteOn(t, s.Server, viewer).answers(sends("orders", strings.Repeat("x", 1<<20)))
 	require.Equal(t, http.StatusForbidden, status)
+}
+
+// endless is a body without an end, which counts what is read of it.
+type endless struct{ read int }
+
+func (e *endless) Read(p []byte) (int, error) {
+	e.read += len(p)
+	return copy(p, strings.Repeat("x", len(p))), nil
+}
+
+// A long request is read only from somebody who may import, and only as a file.
+func TestNobodyHasALongRequestRead(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, operator)
+	s.die("orders", "x")
+	for _, user := range []dashboard.User{viewer, {Name: "bob", Role: dashboard.Operator}, operator} {
+		body := &endless{}
+		r := request(http.MethodPost, "/import?t=orders")
+		r.Body = io.NopCloser(body)
+		status, _, _ := siteOn(t, s.Server, user).answers(r)
+		require.Contains(t, []int{http.StatusForbidden, http.StatusBadRequest}, status)
+		require.LessOrEqual(t, body.read, 1<<16, user.Name)
+	}
+}
+
+// An Authenticate may look for a session in the form of a request.
+func TestAFileReachesThePagePastAnAuthenticateThatReadsForms(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, operator, func(c *dashboard.Config) {
+		c.Authenticate = func(r *http.Request) (dashboard.User, error) {
+			_ = r.FormValue("session")
+			return operator, nil
+		}
+	})
+	s.die("orders", "x")
+	_, file := s.get("/export?t=orders&g=g")
+	status, body, _ := s.answers(sends("orders", file))
+	require.Equal(t, http.StatusSeeOther, status, body)
 }

@@ -164,6 +164,7 @@ func (s *jobs) run(ctx context.Context, d *Dashboard, j *job) {
 	j.view.Findings, j.view.Said = did.found, did.said
 	j.view.Ended, j.view.Done = d.sweep.now(), did.done
 	j.view.Stopped, j.view.Err = stopped, said
+	j.view.Work.does = nil // it may hold a file
 	s.mu.Unlock()
 	if w.removesTopic() && err == nil {
 		d.sweep.forget(t.Topic)
@@ -219,6 +220,18 @@ func (s *jobs) get(id string) (*job, jobView, bool) {
 	return nil, jobView{}, false
 }
 
+// running returns the jobs of a topic that are under way.
+func (s *jobs) running(topic string) (found []jobView) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, j := range s.all {
+		if j.view.Target.Topic == topic && j.view.Running() && !j.view.Checks() {
+			found = append(found, j.view)
+		}
+	}
+	return found
+}
+
 // of returns the jobs of a group, the newest first.
 func (s *jobs) of(topic, group string) (found []jobView) {
 	s.mu.Lock()
@@ -252,7 +265,7 @@ func (d *Dashboard) job(c *call) (*view, error) {
 	if !j.Work.removesTopic() {
 		crumbs = append(crumbs, crumb{j.Target.Topic, d.address("/topic", "t", j.Target.Topic)})
 	}
-	j.Chosen = d.seenText(j.Target.Asked.String(), c.user)
+	j.Chosen, j.Err = d.seenText(j.Target.Asked.String(), c.user), d.seenText(j.Err, c.user)
 	return &view{Title: j.Title(), Crumbs: crumbs, Now: d.sweep.now(), Live: true, Data: j}, nil
 }
 

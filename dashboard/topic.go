@@ -26,6 +26,7 @@ type topicPage struct {
 	Since      time.Time  // of the history
 	Finding    findPage   // the form
 	LastCheck  *jobView   // nil: none in this process
+	Jobs       []jobView  // under way
 	Parts      []topicRow // of a partitioned topic: its partitions
 }
 
@@ -84,6 +85,7 @@ func (d *Dashboard) topic(c *call) (*view, error) {
 		return nil, err
 	}
 	p.Charts = append(p.Charts, upcomingChart(p.Range, upcoming))
+	p.Jobs = d.jobs.running(name)
 	if last, ok := d.jobs.lastCheck(name); ok {
 		p.LastCheck = &last
 	}

@@ -12,7 +12,7 @@ import (
 // transferring moves messages that wait, retry or are dead to another topic, as they are.
 var transferring = work{looks: lookAtTransfer, does: doTransfer, Operation: admin.Operation{Name: "move-messages", Verb: "move", Unit: "message", Of: admin.OfTopic, Waits: true, Partitions: true,
 	Effect: "Move messages that wait, retry or are dead to another topic. They keep their IDs, due times, delay IDs, expiry, deliveries and reasons. " +
-		"Those that are ready or in hand stay. It may be stopped, and begun again."}}
+		"Those that are ready or in hand stay. What comes meanwhile moves, too. It may be stopped, and begun again."}}
 
 func (t target) moving() admin.Moving {
 	m := admin.Moving{To: t.To, Create: t.Create, Filter: t.Asked.filter}
