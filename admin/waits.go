@@ -214,6 +214,9 @@ func waitOf(m Message) operate.Wait {
 	w := operate.Wait{ID: m.ID, At: m.Places[0].At}
 	if m.Places[0].State == Retrying {
 		w.Group = groupName(m.Places[0].Group)
+		if m.Stored != nil {
+			w.Record = m.Stored.Record
+		}
 	}
 	if m.OnExpiry == redisdelay.ExpiryDrop || m.OnExpiry == redisdelay.ExpiryDead {
 		w.Expires = m.ExpiresAt
