@@ -97,8 +97,12 @@ end
 -- Tells whether a message is an occurrence that its schedule has taken back since.
 local function is_undone(delay_id)
   local schedule_name, instant = string.match(delay_id, '^(.*)%%40(%d+)$')
-  local r = schedule_name and read_schedule(schedule_name)
-  return r and tonumber(instant) + r.jitter > now and not r.known[instant]
+  if not schedule_name then return false end
+  local r, version = read_schedule(schedule_name)
+  if not r then
+    return version > 0 -- it was removed
+  end
+  return tonumber(instant) + r.jitter > now and not r.known[instant]
 end
 
 local function verdict_of(id, mark, delay_id, at, there)
