@@ -20,10 +20,10 @@ import (
 type Restoring struct {
 	DryRun bool // count what would come back, and change nothing
 
-	// Refused, if not nil, is called for each message that does not come back and is not there. why
-	// wraps ErrExists if another message has its delay ID, ErrNotFound if the topic lacks its group
-	// or partition, ErrTopicMode if only one of the two topics has a Redis Stream, and ErrTooLate if
-	// its recurring schedule has gone on without it. If it wraps none, another call may succeed.
+	// Refused, if not nil, is called for each message that cannot come back. why wraps ErrExists if
+	// another message has its delay ID, and ErrNotFound if the topic lacks its group or partition.
+	// It wraps ErrTopicMode if only one of the two topics has a Redis Stream, and ErrTooLate if its
+	// recurring schedule has gone on without it. If it wraps none, another call may succeed.
 	Refused func(m Message, why error)
 
 	Progress func(Restored) // if not nil, called after each chunk of at most 50 messages

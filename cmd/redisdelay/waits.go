@@ -254,8 +254,8 @@ type exportedWait struct {
 }
 
 // write writes the chosen messages to the file of --export, and returns how many are left out
-// because Redis has lost their bodies. The file gets its name when it is whole and on the disk, so a file
-// that is there is never half of what was chosen.
+// because Redis has lost their bodies. The file gets its name when it is whole and on the disk, so
+// a file that is there is never half of what was chosen.
 func (w *waitWork) write(ctx context.Context, operator *admin.Admin, topic string, bulk admin.Bulk) (lost int, err error) {
 	folder := filepath.Dir(w.export)
 	file, err := os.CreateTemp(folder, ".redisdelay-export-*")

@@ -95,7 +95,7 @@ func TestAnImportCanBeRepeatedAfterADelivery(t *testing.T) {
 	server.Advance(time.Hour)
 	w.subscribe("orders", redisdelay.SubscriberConfig{ConsumerGroup: "billing"})
 	w.await("orders", "billing", func(g admin.GroupStats) bool { return g.Counters.Acked == 2 })
-	server.Advance(50*time.Minute)
+	server.Advance(50 * time.Minute)
 	said := w.imports(0, "orders", file)
 	require.Contains(t, said, "Done: import 0 messages")
 	require.Contains(t, said, "2 messages left out: an earlier import brought them back, and they have ended since.")
@@ -114,9 +114,9 @@ func TestAnImportRestoresTheWindowOfADelayID(t *testing.T) {
 	w.imports(0, "orders", w.cancelTo("orders", "--all"))
 	again := message.NewMessage("2", nil)
 	redisdelay.SetDelayID(again, "order 1", redisdelay.DelayIDReject)
-	server.Advance(80*time.Minute)
+	server.Advance(80 * time.Minute)
 	require.ErrorIs(t, w.publisher.Publish("orders", again), redisdelay.ErrExists)
-	server.Advance(20*time.Minute)
+	server.Advance(20 * time.Minute)
 	require.NoError(t, w.publisher.Publish("orders", again))
 }
 
