@@ -131,6 +131,7 @@ func oneSchedule(ctx context.Context, operator *admin.Admin, topic, name string)
 type shownSchedule struct {
 	Schedule admin.Schedule `json:"schedule"`
 	Upcoming []time.Time    `json:"upcoming"`          // when the next occurrences are due
+	Further  bool           `json:"-"`                 // more of them follow
 	Problem  string         `json:"problem,omitempty"` // why that cannot be told
 	Counters countedOfTopic `json:"topic_counters"`
 }
@@ -166,7 +167,10 @@ func (a *app) showSchedule(ctx context.Context, operator *admin.Admin, topic, na
 	defined, err := periodic.FromDefinition(name, s.Definition)
 	if from, comes := s.UpcomingFrom(stats.Now); err == nil && comes {
 		var dues []time.Time
-		dues, err = defined.Upcoming(from, next)
+		dues, err = defined.Upcoming(from, next+1)
+		if shown.Further = len(dues) > next; shown.Further {
+			dues = dues[:next]
+		}
 		for _, due := range dues {
 			shown.Upcoming = append(shown.Upcoming, due.UTC())
 		}
@@ -180,6 +184,9 @@ func (a *app) showSchedule(ctx context.Context, operator *admin.Admin, topic, na
 	}
 	a.sayDefinition(shown, defined)
 	a.saySchedule(shown, defined.Location)
+	if shown.Further && next > 0 {
+		a.out.note("Others follow; --next says how many are shown.")
+	}
 	return nil
 }
 

@@ -129,7 +129,6 @@ func holdings(t *testing.T, client redis.UniversalClient, topic string, groups .
 // are dead, in one group or two.
 func fillToMove(t *testing.T, client redis.UniversalClient, topic string) {
 	t.Helper()
-	handle := queue.NewTopic(servers.MustClient(client), redisdelay.DefaultKeyPrefix, topic)
 	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, nil)
 	require.NoError(t, err)
 	publish := func(name string, due time.Duration) {
@@ -145,24 +144,34 @@ func fillToMove(t *testing.T, client redis.UniversalClient, topic string) {
 		publish(fmt.Sprint("now ", i), 0)
 	}
 	for _, group := range []string{"a", "b"} {
-		g := handle.Group(group)
-		claim := queue.Claim{Subscription: queue.Token(), Number: 1, Limit: 40, Lease: time.Hour, Bytes: 1 << 20}
-		call := g.ClaimCall(claim)
-		require.NoError(t, queue.Do(t.Context(), servers.MustClient(client), call))
-		claimed, err := claim.ReadClaim(call.Cmd())
-		require.NoError(t, err)
-		var failures []queue.Failure
-		for i := range claimed.Messages {
-			f := queue.Failure{Leased: &claimed.Messages[i], Reason: "it failed in " + group, Limit: -1, Retry: queue.In([]time.Duration{10 * time.Second, time.Hour}[i%2])}
-			f.Dead = i%3 == 0 || i%5 == 0 && group == "a"
-			failures = append(failures, f)
-		}
-		require.NoError(t, queue.Do(t.Context(), servers.MustClient(client), g.NackCalls(failures)...))
+		fail(t, client, topic, group, 40, func(i int) queue.Failure {
+			return queue.Failure{Reason: "it failed in " + group, Limit: -1, Retry: queue.In([]time.Duration{10 * time.Second, time.Hour}[i%2]),
+				Dead: i%3 == 0 || i%5 == 0 && group == "a"}
+		})
 	}
 	for i := range 170 {
 		publish(fmt.Sprint("later ", i), time.Duration(i)*time.Second+10*time.Second)
 	}
 	require.NoError(t, publisher.Close())
+}
+
+// fail has a group take n messages in hand, and fail each as failure says.
+func fail(t *testing.T, client redis.UniversalClient, topic, group string, n int, failure func(i int) queue.Failure) {
+	t.Helper()
+	g := queue.NewTopic(servers.MustClient(client), redisdelay.DefaultKeyPrefix, topic).Group(group)
+	claim := queue.Claim{Subscription: queue.Token(), Number: 1, Limit: n, Lease: time.Hour, Bytes: 1 << 20}
+	call := g.ClaimCall(claim)
+	require.NoError(t, queue.Do(t.Context(), servers.MustClient(client), call))
+	claimed, err := claim.ReadClaim(call.Cmd())
+	require.NoError(t, err)
+	require.Len(t, claimed.Messages, n)
+	var failures []queue.Failure
+	for i := range claimed.Messages {
+		f := failure(i)
+		f.Leased = &claimed.Messages[i]
+		failures = append(failures, f)
+	}
+	require.NoError(t, queue.Do(t.Context(), servers.MustClient(client), g.NackCalls(failures)...))
 }
 
 // movesAndDies moves all that a topic has to another and back, each time with one or two processes
