@@ -121,8 +121,8 @@ func TestJSONOfBytesAndLimits(t *testing.T) {
 	require.Contains(t, string(text), `"dead_retention":"unlimited"`)
 }
 
-// kept returns a value as JSON keeps it: times to the millisecond, in UTC, and neither subscriptions
-// nor what is for Restore, which are for this process alone.
+// kept returns a value as JSON keeps it: times to the millisecond, in UTC. It has neither
+// subscriptions nor what is for Restore, which are for this process alone.
 func kept(v reflect.Value) {
 	switch is := v.Interface().(type) {
 	case time.Time:
