@@ -125,6 +125,9 @@ func holdings(t *testing.T, client redis.UniversalClient, topic string, groups .
 	return all
 }
 
+// soonest is when the first message is due. A move holds it back, and none is due before long.
+const soonest = 45 * time.Second
+
 // fillToMove has messages wait in a topic, soon and later, some under delay IDs. Others retry or
 // are dead, in one group or two.
 func fillToMove(t *testing.T, client redis.UniversalClient, topic string) {
@@ -150,7 +153,7 @@ func fillToMove(t *testing.T, client redis.UniversalClient, topic string) {
 		})
 	}
 	for i := range 170 {
-		publish(fmt.Sprint("later ", i), time.Duration(i)*time.Second+10*time.Second)
+		publish(fmt.Sprint("later ", i), time.Duration(i)*time.Second+soonest)
 	}
 	require.NoError(t, publisher.Close())
 }
@@ -179,17 +182,24 @@ func fail(t *testing.T, client redis.UniversalClient, topic, group string, n int
 func movesAndDies(t *testing.T, client redis.UniversalClient, rounds int, topics [2]string, addrs ...string) {
 	a, err := admin.New(admin.Config{Client: client})
 	require.NoError(t, err)
-	for _, topic := range topics {
-		for _, group := range []string{"a", "b"} {
-			s := newSubscriber(t, redisdelay.SubscriberConfig{Client: client, ConsumerGroup: group, TakeoverWindow: -1})
-			require.NoError(t, s.SubscribeInitialize(topic))
-		}
-	}
-	fillToMove(t, client, topics[0])
 	random := rand.New(rand.NewPCG(1, 2))
-	kills, both, late := 0, 0, 0
-	for round := 0; kills < rounds; round++ {
-		from, to := topics[round%2], topics[1-round%2]
+	kills, both, late, filled := 0, 0, 0, time.Time{}
+	from, to := topics[1], topics[0]
+	for kills < rounds {
+		if from, to = to, from; time.Since(filled) > soonest/3 { // a delay ID is free from the due time on
+			from, to = topics[0], topics[1]
+			for _, topic := range topics {
+				if _, err := a.DeleteTopic(t.Context(), topic, admin.DeleteOptions{}); err != nil {
+					require.ErrorIs(t, err, admin.ErrNotFound)
+				}
+				for _, group := range []string{"a", "b"} {
+					s := newSubscriber(t, redisdelay.SubscriberConfig{Client: client, ConsumerGroup: group, TakeoverWindow: -1})
+					require.NoError(t, s.SubscribeInitialize(topic))
+				}
+			}
+			filled = time.Now()
+			fillToMove(t, client, from)
+		}
 		before := holdings(t, client, from, "a", "b")
 		require.Len(t, before, 210)
 		for range 1 + random.IntN(2) {
