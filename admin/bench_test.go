@@ -144,6 +144,17 @@ var operations = []struct {
 	{"RescheduleAll100", func(b *testing.B, s *setup) func(int) error {
 		return s.onNamed(b, s.admin.RescheduleAll, admin.Bulk{By: time.Hour})
 	}},
+	{"Restore100", func(b *testing.B, s *setup) func(int) error {
+		return s.onNamed(b, func(ctx context.Context, few string, _ admin.Bulk) (int, error) {
+			b.StopTimer()
+			page, err := s.admin.List(ctx, few, admin.Query{State: admin.Waiting, Whole: true})
+			require.NoError(b, err)
+			require.NoError(b, only(s.admin.CancelAll(ctx, few, admin.Bulk{})))
+			b.StartTimer()
+			restored, err := s.admin.Restore(ctx, few, listed(page.Messages), admin.Restoring{})
+			return restored.Messages, err
+		}, admin.Bulk{})
+	}},
 	{"PublishReplacing", func(b *testing.B, s *setup) func(int) error { return s.publishing(b, redisdelay.DelayIDReplace) }},
 	{"PublishKeeping", func(b *testing.B, s *setup) func(int) error { return s.publishing(b, redisdelay.DelayIDKeep) }},
 	{"PublishRejecting", func(b *testing.B, s *setup) func(int) error { return s.publishing(b, redisdelay.DelayIDReject) }},

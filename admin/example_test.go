@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"slices"
 	"strings"
@@ -135,6 +136,39 @@ func ExampleAdmin_CancelAll() {
 	// Output:
 	// 2 would be cancelled
 	// 2 cancelled, 1 waits
+}
+
+// Bring back what was cancelled. A second run finds all there.
+func ExampleAdmin_Restore() {
+	s := start()
+	defer s.stop()
+	s.publish("orders", "order 1", time.Hour)
+	s.publish("orders", "order 2", 2*time.Hour)
+	listed := func(messages []admin.Message) iter.Seq2[admin.Message, error] {
+		return func(yield func(admin.Message, error) bool) {
+			for _, m := range messages {
+				if !yield(m, nil) {
+					return
+				}
+			}
+		}
+	}
+
+	page, err := s.admin.List(ctx, "orders", admin.Query{State: admin.Waiting, Whole: true})
+	check(err)
+	n, err := s.admin.CancelAll(ctx, "orders", admin.Bulk{Listed: listed(page.Messages)})
+	check(err)
+	fmt.Println(n, "cancelled")
+	for range 2 {
+		restored, err := s.admin.Restore(ctx, "orders", listed(page.Messages), admin.Restoring{})
+		check(err)
+		fmt.Println(restored.Messages, "restored,", restored.There, "there already")
+	}
+
+	// Output:
+	// 2 cancelled
+	// 2 restored, 0 there already
+	// 0 restored, 2 there already
 }
 
 // Move messages by two hours. With the same list, a second run moves none of them again.

@@ -68,6 +68,25 @@ type Message struct {
 	// Places has one Place for all groups while the message waits, else one for each group
 	// that has it. A message from List has only the Place that was asked for.
 	Places []Place `json:"places"`
+
+	// Stored is for Restore. List returns it if Query.Whole asks for it. It is not in JSON.
+	Stored *Stored `json:"-"`
+}
+
+// Stored is what Redis has of a message beside the other fields, in the form of
+// docs/redis-keys.md. Restore needs it.
+type Stored struct {
+	// Body is the output of the Marshaler, and Options are the message's settings. Record is what
+	// the group of the first Place knows of its deliveries.
+	Body    []byte `json:"body"`
+	Options string `json:"options,omitempty"`
+	Record  string `json:"record,omitempty"`
+
+	// DelayIDUntil is when the message's delay ID is free. Zero means that it does not have that.
+	DelayIDUntil time.Time `json:"delay_id_until"`
+
+	// Stream tells that Body is for a topic with a Redis Stream.
+	Stream bool `json:"stream,omitempty"`
 }
 
 // Place is the state of a message in one group.
@@ -310,6 +329,8 @@ type Query struct {
 	// Limit is the maximum number of messages examined for a page. Default 100, at most 1,000. A
 	// page also ends after about 4 MiB of messages.
 	Limit int
+
+	Whole bool // returns Message.Stored
 }
 
 // Page is the result of List.
@@ -380,13 +401,20 @@ func (a *Admin) page(ctx context.Context, topic, plain string, q Query) (Page, e
 		return Page{}, fmt.Errorf("list: %w", err)
 	}
 	group := groupName(q.Group)
-	listed, err := t.List(ctx, group, string(q.State), q.Cursor, cmp.Or(max(q.Limit, 0), 100), pageBytes)
+	list := t.List
+	if q.Whole {
+		list = t.ListWhole
+	}
+	listed, err := list(ctx, group, string(q.State), q.Cursor, cmp.Or(max(q.Limit, 0), 100), pageBytes)
 	if err != nil {
 		return Page{}, fmt.Errorf("list messages of group %q of topic %q: %w", group, plain, err)
 	}
 	page := Page{Next: listed.Next}
 	for _, l := range listed.Messages {
 		m := a.listed(topic, plain, l)
+		if q.Whole {
+			m.Stored = &Stored{Body: l.Body, Options: l.Own, Record: l.Text, DelayIDUntil: queue.Instant(l.Free), Stream: listed.Stream}
+		}
 		if q.Filter.Matches(m) {
 			page.Messages = append(page.Messages, m)
 		}

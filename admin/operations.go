@@ -182,7 +182,8 @@ type Bulk struct {
 	When When
 	By   time.Duration
 
-	// Back gives each message of Listed the due time that it has there, whatever it is now.
+	// Back gives each message of Listed the due time that it has there, whatever it is now. A retry
+	// that was delivered since stays as it is, if Listed has Message.Stored.
 	Back bool
 
 	To string // the topic to which messages move; only a dry run can do without

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -154,7 +155,7 @@ func TestTailOfWhatIsNotThere(t *testing.T) {
 
 // changes are the methods that change something. All others only look.
 var changes = []string{"AddGroup", "Cancel", "CancelAll", "DeleteDead", "DeleteGroup", "DeleteIdleGroups", "DeleteTopic", "Ignore", "ImportDead", "Kill", "Move", "MoveDead", "Pause",
-	"PauseSchedule", "PurgeDead", "Record", "Repair", "ReleaseWorker", "Requeue", "RequeueAll", "Reschedule", "RescheduleAll", "ResetHistory", "ResetLimit", "Resume", "ResumeSchedule", "RemoveSchedule",
+	"PauseSchedule", "PurgeDead", "Record", "Repair", "ReleaseWorker", "Requeue", "RequeueAll", "Reschedule", "RescheduleAll", "ResetHistory", "ResetLimit", "Restore", "Resume", "ResumeSchedule", "RemoveSchedule",
 	"RunSchedule", "SetHistory", "SetLimit", "SetPartitions", "Unignore"}
 
 // A method that only looks changes no key, nor does a dry run.
@@ -208,6 +209,15 @@ func TestLooksChangeNothing(t *testing.T) {
 		"MoveDead":   func() error { return last(a.MoveDead(ctx, topic, admin.Bulk{Group: "a", To: "to", DryRun: true})) },
 		"PurgeDead":  func() error { return last(a.PurgeDead(ctx, topic, admin.Bulk{Group: "a", DryRun: true})) },
 		"RequeueAll": func() error { return last(a.RequeueAll(ctx, topic, admin.Bulk{Group: "a", DryRun: true})) },
+		"Restore": func() error {
+			page, err := a.List(ctx, topic, admin.Query{State: admin.Retrying, Group: "a", Whole: true})
+			require.NoError(w.t, err)
+			gone := page.Messages[0]
+			gone.ID = strings.Repeat("0", 26)
+			would, err := a.Restore(ctx, topic, listed([]admin.Message{page.Messages[0], gone}), admin.Restoring{DryRun: true})
+			require.Equal(w.t, admin.Restored{Messages: 1, There: 1}, would)
+			return err
+		},
 	}
 	before := w.contents()
 	methods := reflect.TypeFor[*admin.Admin]()

@@ -27,7 +27,7 @@ const (
 
 // CancelAll cancels many messages that wait for their due time or for a retry, in chunks of 50,
 // and returns how many. It cancels a retry in Bulk.Group alone: unlike Cancel, it changes no other
-// group. Nothing brings the messages back, so list and keep them first.
+// group. Only Restore brings the messages back, so list them first, with Query.Whole.
 //
 // When ctx ends, it finishes the chunk that has begun, and a later call goes on. A message that
 // does not wait any more when its turn comes stays as it is, see Progress.Gone. Errors wrap
@@ -214,6 +214,9 @@ func waitOf(m Message) operate.Wait {
 	w := operate.Wait{ID: m.ID, At: m.Places[0].At}
 	if m.Places[0].State == Retrying {
 		w.Group = groupName(m.Places[0].Group)
+		if m.Stored != nil {
+			w.Record = m.Stored.Record
+		}
 	}
 	if m.OnExpiry == redisdelay.ExpiryDrop || m.OnExpiry == redisdelay.ExpiryDead {
 		w.Expires = m.ExpiresAt

@@ -36,6 +36,7 @@ func BenchmarkBulk(b *testing.B) {
 			}
 		}
 	}
+	var cancelled []admin.Message
 	for _, c := range []struct {
 		name string
 		do   func(context.Context, string, admin.Bulk) (int, error)
@@ -45,6 +46,10 @@ func BenchmarkBulk(b *testing.B) {
 		{"by", s.admin.RescheduleAll, admin.Bulk{By: time.Hour}},
 		{"to", s.admin.RescheduleAll, admin.Bulk{When: admin.At(time.Now().Add(100 * time.Hour)), Spread: time.Hour}},
 		{"cancel", s.admin.CancelAll, admin.Bulk{}},
+		{"restore", func(ctx context.Context, topic string, _ admin.Bulk) (int, error) {
+			restored, err := s.admin.Restore(ctx, topic, listed(cancelled), admin.Restoring{})
+			return restored.Messages, err
+		}, admin.Bulk{}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			var longest, late time.Duration
@@ -52,6 +57,11 @@ func BenchmarkBulk(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
 				fill()
+				if c.name == "restore" {
+					cancelled = s.whole(b, "", admin.Waiting)
+					_, err := s.admin.CancelAll(ctx, topic, admin.Bulk{})
+					require.NoError(b, err)
+				}
 				require.NoError(b, s.Client.Do(ctx, "slowlog", "reset").Err())
 				stop := s.meanwhile(b, "other")
 				b.StartTimer()

@@ -157,13 +157,12 @@ func (w *waitWork) run(ctx context.Context, topic string) error {
 	}
 	file := w.from
 	if w.export != "" {
-		unreadable, err := w.write(ctx, operator, topic, bulk)
+		lost, err := w.write(ctx, operator, topic, bulk)
 		if err != nil {
 			return fmt.Errorf("nothing was changed: %w", err)
 		}
-		if file = w.export; unreadable > 0 {
-			w.a.out.note("%s", w.a.otherMarshaler(unreadable))
-			w.a.out.note("They are not exported, and stay as they are.")
+		if file = w.export; lost > 0 {
+			w.a.out.note("%s without a body: not exported, and left as it is. See redisdelay check.", texts.Many(lost, w.op.Unit))
 		}
 		bulk.Listed = listedIn(file, topic)
 	}
@@ -234,28 +233,30 @@ func quoted(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
-// exportedWait is the object of an exported message that waits.
+// exportedWait is the object of an exported message that waits. msg import needs ID, Topic,
+// Partition, State, Group, Due and Stored. The others are for people, scripts and --from.
 type exportedWait struct {
-	ID            string            `json:"id"`
-	Topic         string            `json:"topic"`
-	Partition     string            `json:"partition,omitempty"`
-	State         admin.State       `json:"state"`
-	Group         string            `json:"group,omitempty"`
-	Due           time.Time         `json:"due"`
-	UUID          string            `json:"uuid"`
-	DelayID       string            `json:"delay_id,omitempty"`
-	Metadata      map[string]string `json:"metadata,omitempty"`
-	Payload       []byte            `json:"payload,omitempty"`
-	MaxDeliveries int               `json:"max_deliveries,omitempty"`
-	ExpiresAt     time.Time         `json:"expires_at"`
-	MaxLateness   time.Duration     `json:"max_lateness,omitempty"`
-	OnExpiry      string            `json:"on_expiry,omitempty"`
+	ID            string              `json:"id"`
+	Topic         string              `json:"topic"`
+	Partition     string              `json:"partition,omitempty"`
+	State         admin.State         `json:"state"`
+	Group         string              `json:"group,omitempty"`
+	Due           time.Time           `json:"due"`
+	UUID          string              `json:"uuid"`
+	DelayID       string              `json:"delay_id,omitempty"`
+	Metadata      map[string]string   `json:"metadata,omitempty"`
+	Payload       []byte              `json:"payload,omitempty"`
+	MaxDeliveries int                 `json:"max_deliveries,omitempty"`
+	ExpiresAt     time.Time           `json:"expires_at"`
+	MaxLateness   time.Duration       `json:"max_lateness,omitempty"`
+	OnExpiry      redisdelay.OnExpiry `json:"on_expiry,omitempty"`
+	admin.Stored
 }
 
 // write writes the chosen messages to the file of --export, and returns how many are left out
-// because they cannot be read. The file gets its name when it is whole and on the disk, so a file
-// that is there is never half of what was chosen.
-func (w *waitWork) write(ctx context.Context, operator *admin.Admin, topic string, bulk admin.Bulk) (unreadable int, err error) {
+// because Redis has lost their bodies. The file gets its name when it is whole and on the disk, so
+// a file that is there is never half of what was chosen.
+func (w *waitWork) write(ctx context.Context, operator *admin.Admin, topic string, bulk admin.Bulk) (lost int, err error) {
 	folder := filepath.Dir(w.export)
 	file, err := os.CreateTemp(folder, ".redisdelay-export-*")
 	if err != nil {
@@ -264,13 +265,13 @@ func (w *waitWork) write(ctx context.Context, operator *admin.Admin, topic strin
 	defer func() { err = errors.Join(err, file.Close(), os.Remove(file.Name())) }()
 	buffer, done := bufio.NewWriter(file), 0
 	one := func(m admin.Message) error {
-		if m.Err != nil && w.op.Deletes {
-			unreadable++
+		if m.Stored.Body == nil && w.op.Deletes {
+			lost++
 			return nil
 		}
 		p := m.Places[0]
 		line, err := encode(exportedWait{ID: m.ID, Topic: topic, Partition: m.Topic, State: p.State, Group: p.Group, Due: p.At, UUID: m.UUID, DelayID: m.DelayID, Metadata: m.Metadata,
-			Payload: m.Payload, MaxDeliveries: m.MaxDeliveries, ExpiresAt: m.ExpiresAt, MaxLateness: m.MaxLateness, OnExpiry: string(m.OnExpiry)})
+			Payload: m.Payload, MaxDeliveries: m.MaxDeliveries, ExpiresAt: m.ExpiresAt, MaxLateness: m.MaxLateness, OnExpiry: m.OnExpiry, Stored: *m.Stored})
 		if err != nil {
 			return err
 		}
@@ -279,10 +280,10 @@ func (w *waitWork) write(ctx context.Context, operator *admin.Admin, topic strin
 		_, err = buffer.Write(append(line, '\n'))
 		return err
 	}
-	full := func() bool { return bulk.Limit > 0 && done+unreadable >= bulk.Limit }
+	full := func() bool { return bulk.Limit > 0 && done+lost >= bulk.Limit }
 	for _, state := range bulk.States {
 		var failed error
-		q := admin.Query{State: state, Group: bulk.Group, Filter: bulk.Filter, Limit: 1000}
+		q := admin.Query{State: state, Group: bulk.Group, Filter: bulk.Filter, Limit: 1000, Whole: true}
 		err := pages(ctx, operator, topic, q, func(m admin.Message) bool {
 			if full() {
 				return false
@@ -291,16 +292,16 @@ func (w *waitWork) write(ctx context.Context, operator *admin.Admin, topic strin
 			return failed == nil && !full()
 		})
 		if err = errors.Join(failed, err); err != nil {
-			return unreadable, err
+			return lost, err
 		}
 	}
 	if err := errors.Join(buffer.Flush(), file.Sync()); err != nil {
-		return unreadable, err
+		return lost, err
 	}
 	if err := os.Link(file.Name(), w.export); err != nil { // it overwrites nothing
-		return unreadable, refuse("--export: %w", err)
+		return lost, refuse("--export: %w", err)
 	}
-	return unreadable, syncFolder(folder)
+	return lost, syncFolder(folder)
 }
 
 // syncFolder has the name of a new file on the disk. Some systems cannot do that for a folder.
@@ -357,9 +358,7 @@ func listedIn(name, topic string) iter.Seq2[admin.Message, error] {
 			if err == nil && w.Topic != topic {
 				err = refuse("%s has message %s of topic %q; this is about topic %q", name, w.ID, w.Topic, topic)
 			}
-			m := admin.Message{Topic: w.Partition, ID: w.ID, DelayID: w.DelayID, UUID: w.UUID, ExpiresAt: w.ExpiresAt, OnExpiry: redisdelay.OnExpiry(w.OnExpiry), Metadata: w.Metadata, Payload: w.Payload,
-				Places: []admin.Place{{Group: w.Group, State: w.State, At: w.Due}}}
-			if !yield(m, err) || err != nil {
+			if !yield(w.message(topic), err) || err != nil {
 				return
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -108,51 +107,6 @@ func TestManyMessagesAreMovedAndMovedBack(t *testing.T) {
 	require.Equal(t, "begins with 6 messages, state waiting, by 2h, file "+file, strings.Replace(acts[len(acts)-1].Detail, "metadata kind=gift, ", "", 1))
 }
 
-func TestManyMessagesAreCancelledAndBroughtBack(t *testing.T) {
-	t.Parallel()
-	w := wares(t)
-	before := w.waiting("orders")
-	file := filepath.Join(t.TempDir(), "gifts.ndjson")
-	status, out, said := w.run("", "msg", "cancel", "orders", "--metadata", "kind=gift", "--export", file, "--yes")
-	require.Zero(t, status, said)
-	require.Contains(t, out, `Done: cancel 6 messages of topic "orders".`)
-	require.Contains(t, said, "redisdelay msg import orders "+file)
-	require.Len(t, w.waiting("orders"), 3)
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.Equal(t, 6, strings.Count(string(text), "\n"))
-	require.Contains(t, string(text), `"topic":"orders","state":"waiting","due":"`)
-
-	w.publish("orders", "another", "x", redisdelay.DelayKey, "5h", redisdelay.DelayIDKey, "order 1")
-	status, out, said = w.run("", "msg", "import", "orders", file, "--yes")
-	require.Equal(t, exitFailed, status)
-	require.Contains(t, out, `Done: import 5 messages into topic "orders".`)
-	require.Contains(t, said, "UUID uuid 1, is left out: ")
-	require.Contains(t, said, "1 message left out, as named above")
-	same := func() {
-		t.Helper()
-		after := w.waiting("orders")
-		require.Len(t, after, 9)
-		for uuid, want := range before {
-			if uuid == "uuid 1" {
-				continue
-			}
-			got := after[uuid]
-			if want.DelayID == "" && want.Metadata["kind"] == "gift" {
-				require.Regexp(t, "^imported ", got.DelayID)
-				got.DelayID = ""
-			}
-			require.Equal(t, want, got, uuid)
-		}
-	}
-	same()
-	status, out, said = w.run("", "msg", "import", "orders", file, "--yes")
-	require.Equal(t, exitFailed, status)
-	require.Contains(t, out, "Done: import 0 messages")
-	require.Contains(t, said, "5 messages left out, in the topic already")
-	same()
-}
-
 func TestACommandOnManyMessagesSaysWhatIsMeant(t *testing.T) {
 	t.Parallel()
 	w := wares(t)
@@ -192,64 +146,4 @@ func TestACommandOnManyMessagesSaysWhatIsMeant(t *testing.T) {
 	acts, _, err := w.admin.Acts(t.Context(), "", 1)
 	require.NoError(t, err)
 	require.Regexp(t, `^due was 20\d\d-\d\d-\d\dT[0-9:.]+Z$`, acts[0].Detail)
-}
-
-// A retry belongs to a group. An import delivers it to others only if the operator says so.
-func TestManyRetriesAreOfTheGroup(t *testing.T) {
-	t.Parallel()
-	w := reminders(t)
-	file := filepath.Join(t.TempDir(), "retries.ndjson")
-	status, _, said := w.run("", "msg", "cancel", "orders", "--state", "retrying", "--yes")
-	require.Equal(t, exitRefused, status)
-	require.Contains(t, said, "several groups")
-	status, out, said := w.run("", "msg", "cancel", "orders", "--state", "retrying", "--group", "a", "--export", file, "--yes")
-	require.Zero(t, status, said)
-	require.Contains(t, out, `Done: cancel 1 message of group "a" of topic "orders".`)
-	stats, err := w.admin.Stats(t.Context(), "orders")
-	require.NoError(t, err)
-	for _, g := range stats.Groups {
-		require.Equal(t, map[string]int{"a": 0, "b": 1}[g.Group], g.Retrying, g.Group)
-	}
-	status, _, said = w.run("", "msg", "import", "orders", file, "--yes")
-	require.Equal(t, exitRefused, status)
-	require.Contains(t, said, "--every-group does that")
-	before := len(w.waiting("orders"))
-	status, out, said = w.run("", "msg", "import", "orders", file, "--every-group", "--yes")
-	require.Zero(t, status, said)
-	require.Contains(t, out, "Done: import 1 message", "that another group still has it does not count")
-	require.Len(t, w.waiting("orders"), before+1)
-}
-
-// A message without a delay ID that is due already comes back once, however often it is imported.
-func TestAnImportOfWhatIsDueCanBeRepeated(t *testing.T) {
-	t.Parallel()
-	w := emptyWorld(t)
-	w.group("orders", "billing")
-	w.publish("orders", "uuid 1", "x", redisdelay.DelayKey, "1h")
-	file := filepath.Join(t.TempDir(), "all.ndjson")
-	status, _, said := w.run("", "msg", "cancel", "orders", "--all", "--export", file, "--yes")
-	require.Zero(t, status, said)
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	past := regexp.MustCompile(`"due":"[^"]*"`).ReplaceAll(text, []byte(`"due":"2020-01-01T00:00:00Z"`))
-	require.NotEqual(t, string(text), string(past))
-	require.NoError(t, os.WriteFile(file, past, 0o600))
-	status, out, said := w.run("", "msg", "import", "orders", file, "--yes")
-	require.Zero(t, status, said)
-	require.Contains(t, out, "Done: import 1 message")
-	again := func(messages int) {
-		status, _, said = w.run("", "msg", "import", "orders", file, "--yes")
-		require.Zero(t, status, said)
-		require.Contains(t, said, "1 message left out, in the topic already")
-		stats, err := w.admin.Stats(t.Context(), "orders")
-		require.NoError(t, err)
-		require.Equal(t, messages, stats.Messages)
-	}
-	again(1)
-	m, err := w.admin.Get(t.Context(), "orders", admin.ByDelayID("imported "+string(regexp.MustCompile(`"id":"([^"]*)"`).FindSubmatch(text)[1])))
-	require.NoError(t, err)
-	_, err = w.admin.Kill(t.Context(), "orders", admin.GroupMessage{Group: "billing", ID: m.ID}, admin.KillOptions{})
-	require.NoError(t, err)
-	require.NoError(t, w.admin.DeleteDead(t.Context(), "orders", admin.GroupMessage{Group: "billing", ID: m.ID}))
-	again(0) // only its delay ID is left
 }

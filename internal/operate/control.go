@@ -68,7 +68,7 @@ func (t *Topic) RescheduleWithin(ctx context.Context, ref Ref, due queue.Due, ex
 			return err
 		}
 		err = t.WithExisting(ctx, func(groups *queue.Groups) error {
-			return t.operate(ctx, ref, groups, t.rescheduleCall(groups, ref, due, operation, of, until, ""))
+			return t.operate(ctx, ref, groups, t.rescheduleCall(groups, ref, due, operation, of, until, "", ""))
 		})
 		if err != errOther {
 			return withExpiry(err, until)
@@ -77,11 +77,11 @@ func (t *Topic) RescheduleWithin(ctx context.Context, ref Ref, due queue.Due, ex
 }
 
 // rescheduleCall returns a call that gives a message another due time. of and until are as expiry
-// returns them. at is as for cancelCall.
-func (t *Topic) rescheduleCall(groups *queue.Groups, ref Ref, due queue.Due, operation, of, until, at string) *queue.Call {
+// returns them. at is as for cancelCall. record is what a retry must have, "" for any.
+func (t *Topic) rescheduleCall(groups *queue.Groups, ref Ref, due queue.Due, operation, of, until, at, record string) *queue.Call {
 	by, message := ref.args()
 	return t.NewCall(&queue.RescheduleScript, queue.Target{Groups: groups.Names}, "operation", operation, "version", groups.Version,
-		"by", by, "id", message, "spec", due, "memory", queue.OperationMemory, "of", of, "expires", until, "at", at)
+		"by", by, "id", message, "spec", due, "memory", queue.OperationMemory, "of", of, "expires", until, "at", at, "record", record)
 }
 
 // operate runs a call about one message or delay ID, and returns its outcome.

@@ -29,18 +29,38 @@ type Listed struct {
 	Stored
 	Place
 	Next string // cursor of a page that begins behind it
+
+	// Own, Text and Free are its options, its record in the group, and when its delay ID is free,
+	// as Redis has them. Free is only there from ListWhole, and "" if it has none.
+	Own, Text, Free string
 }
 
 // Page is some messages of one state, in order of time and ID.
 type Page struct {
 	Messages []Listed
 	Next     string // cursor of the next page; "": this is the last
+	Stream   bool   // the topic has a stream; only from ListWhole
 }
 
 // List returns the messages of a state from a cursor on, "" for the first. A page has at most limit
 // messages, at most a thousand, and about bytes of bodies; no bodies if bytes is zero. It returns
 // queue.ErrNotFound if there is no such topic, or no such group; waiting messages are in no group.
 func (t *Topic) List(ctx context.Context, group, state, cursor string, limit, bytes int) (Page, error) {
+	return t.list(ctx, group, state, cursor, limit, bytes, false)
+}
+
+// ListWhole is List with Listed.Free and Page.Stream.
+func (t *Topic) ListWhole(ctx context.Context, group, state, cursor string, limit, bytes int) (Page, error) {
+	page, err := t.list(ctx, group, state, cursor, limit, bytes, true)
+	if err != nil {
+		return page, err
+	}
+	groups, err := t.Existing(ctx)
+	page.Stream = err == nil && groups.Stream
+	return page, err
+}
+
+func (t *Topic) list(ctx context.Context, group, state, cursor string, limit, bytes int, frees bool) (Page, error) {
 	k := t.Keys()
 	kind, records, key := "zset", k.Deliveries(group), ""
 	switch state {
@@ -73,7 +93,7 @@ func (t *Topic) List(ctx context.Context, group, state, cursor string, limit, by
 		size = strconv.Itoa(bytes)
 	}
 	reply, err := run(ctx, t, (*redis.Cmd).Slice, t.NewCall(&queue.PageScript, queue.Target{Group: group}, "state", key, "records", records,
-		"kind", kind, "score", score, "id", id, "limit", limit, "leased", state == InHand, "bytes", size))
+		"kind", kind, "score", score, "id", id, "limit", limit, "leased", state == InHand, "bytes", size, "frees", frees))
 	if err != nil {
 		return Page{}, err
 	}

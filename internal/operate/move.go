@@ -83,7 +83,7 @@ func (m *Mover) release(ctx context.Context, steps []step) error {
 		for i, s := range steps {
 			operation := t.Keys().Operation(queue.Token())
 			if s.keep {
-				calls[i] = t.rescheduleCall(groups, s.ref, s.due, operation, "", "", "") // its expiry does not count
+				calls[i] = t.rescheduleCall(groups, s.ref, s.due, operation, "", "", "", "") // its expiry does not count
 			} else {
 				calls[i] = t.cancelCall(groups, s.ref, operation, false, "")
 			}

@@ -51,8 +51,8 @@ func readPage(reply []any, group, state, kind, score string) (Page, error) {
 		if id == nobody {
 			continue
 		}
-		m := Listed{Stored{ID: id, Options: queue.ParseOptions(part.Text("options"))},
-			Place{Group: group, State: state, At: queue.Instant(score), Token: part.Text("token")}, last}
+		m := Listed{Stored: Stored{ID: id, Options: queue.ParseOptions(part.Text("options"))}, Next: last,
+			Place: Place{Group: group, State: state, At: queue.Instant(score), Token: part.Text("token")}, Own: part.Text("options"), Free: part.Text("free")}
 		if kind == "list" {
 			m.Next = strconv.Itoa(from + looked)
 		}
@@ -60,7 +60,8 @@ func readPage(reply []any, group, state, kind, score string) (Page, error) {
 			m.Body = []byte(body)
 		}
 		if state != Waiting {
-			m.Record = queue.ReadRecord(part.Text("record"))
+			m.Text = part.Text("record")
+			m.Record = queue.ReadRecord(m.Text)
 		}
 		page.Messages = append(page.Messages, m)
 	}

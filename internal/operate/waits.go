@@ -19,8 +19,10 @@ type Wait struct {
 	At    time.Time // when it is due; zero in a call of RescheduleWaits: at any time
 
 	// Due is when it is to be due, for RescheduleWaits. Too late is from Expires on; zero is never.
+	// Record is what a retry must have in its Group, in the text of Redis; "" is any.
 	Due     queue.Due
 	Expires time.Time
+	Record  string
 }
 
 // ref returns what names the message, and At as scripts take it.
@@ -53,7 +55,7 @@ func (t *Topic) RescheduleWaits(ctx context.Context, waits []Wait) ([]error, err
 		if !w.Expires.IsZero() {
 			until = strconv.FormatInt(w.Expires.Add(time.Millisecond-1).UnixMilli(), 10)
 		}
-		return t.rescheduleCall(groups, ref, w.Due, operation, w.ID, until, at)
+		return t.rescheduleCall(groups, ref, w.Due, operation, w.ID, until, at, w.Record)
 	})
 }
 

@@ -78,6 +78,7 @@ var (
 
 	// These are for package operate.
 	CancelScript     = load("cancel")
+	RestoreScript    = load("restore")
 	RescheduleScript = load("reschedule")
 	SeekScript       = load("seek")
 	RecallScript     = load("recall")

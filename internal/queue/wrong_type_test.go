@@ -227,6 +227,17 @@ var transitions = map[string]func(w *world) (call func() error){
 		w.retries("x", "a", "b")
 		return func() error { return w.topic.CancelRetries(ctx, "x") }
 	},
+	"restore": func(w *world) func() error {
+		w.fill("a")
+		w.fillAgain("b", "retried")
+		w.follow(w.amend(queue.Put, "s").Record, w.hour(1))
+		groups := must(w.topic.Groups(ctx))
+		d := w.topic.Draft(&queue.RestoreScript, queue.Target{Groups: groups.Names, Window: groups.Window}, "operation", w.keys.Operation("O"),
+			"version", groups.Version, "memory", time.Minute, "marked", time.Hour, "dry", false)
+		d.Each("message", "id", strings.Repeat("0", 26), "body", "x", "own", "delay_id:s%40"+fmt.Sprint(w.hour(1).UnixMilli()-1), "due", w.now()+1000, "free", "", "at", 0, "record", "")
+		d.Each("message", "id", strings.Repeat("1", 26), "body", "x", "own", "", "due", w.now()+1000, "free", "", "at", 2, "record", "1 - -")
+		return run(w, d.Call())
+	},
 	"requeue": func(w *world) func() error {
 		w.fill("a")
 		return func() error { return only(w.topic.Group("a").Requeue(ctx, []string{w.id["dead"]})) }

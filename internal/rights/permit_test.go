@@ -24,7 +24,7 @@ import (
 var works = []rights.Work{
 	rights.Publishing, rights.Publishing.AndWaits(), rights.PublishingStreams, rights.Scheduling, rights.SchedulingStreams, rights.Consuming, rights.Spreading,
 	rights.Counting, rights.Listing, rights.Surveying, rights.Killing, rights.Releasing, rights.Watching, rights.Finding, rights.Foreseeing, rights.Tailing, rights.Cancelling, rights.Rescheduling,
-	rights.Requeueing, rights.RequeueingMany, rights.Discarding, rights.DiscardingMany, rights.Arriving, rights.Leaving, rights.Adopting,
+	rights.Requeueing, rights.RequeueingMany, rights.Discarding, rights.DiscardingMany, rights.Arriving, rights.Leaving, rights.Adopting, rights.Restoring,
 	rights.Pausing, rights.Resuming, rights.Assigning, rights.Recalling, rights.Consuming.AndRecords(), rights.Reviewing, rights.Amending, rights.Recurrence, rights.RecurrenceStreams, rights.Overlapping, rights.Removing, rights.Adding, rights.Erasing, rights.Checking, rights.Repairing,
 }
 

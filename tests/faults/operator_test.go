@@ -33,6 +33,8 @@ type desk struct {
 	admin  *admin.Admin // by way of the network
 	onlook *admin.Admin
 	id     map[string]string // of messages, by their payload
+
+	exported []admin.Message // that an operation took back
 }
 
 func newDesk(t *testing.T, server *redistest.Instance, p *faulttest.Proxy) *desk {
@@ -268,6 +270,30 @@ var operations = map[string]operation{
 		want: map[string]string{"waits": "waiting", "ready": "ready"},
 		holds: func(d *desk) {
 			require.Equal(d.t, map[string]string{"waits": "waiting", "ready": "ready", "dead": "ready"}, d.states("b"))
+		},
+	},
+	"restore": {
+		prepare: func(d *desk) {
+			page, err := d.onlook.List(d.t.Context(), "t", admin.Query{State: admin.Waiting, Whole: true})
+			require.NoError(d.t, err)
+			d.exported = page.Messages
+			require.NoError(d.t, d.onlook.Cancel(d.t.Context(), "t", admin.ByDelayID("waits")))
+		},
+		do: func(d *desk) error {
+			_, err := d.admin.Restore(d.t.Context(), "t", func(yield func(admin.Message, error) bool) {
+				for _, m := range d.exported {
+					if !yield(m, nil) {
+						return
+					}
+				}
+			}, admin.Restoring{})
+			return err
+		},
+		holds: func(d *desk) {
+			m, err := d.onlook.Get(d.t.Context(), "t", admin.ByDelayID("waits"))
+			require.NoError(d.t, err)
+			require.Equal(d.t, d.exported[0].ID, m.ID)
+			require.Equal(d.t, d.exported[0].Places[0].At, m.Places[0].At)
 		},
 	},
 	"gather": movesAway,

@@ -29,14 +29,14 @@
 --
 -- A message that waits for a retry in some groups only is taken from those groups and kept for the
 -- others. When the call takes the message from its last group, its delay id becomes free, even if
--- the window of that has not ended.
+-- the window of that has not ended. restore may bring back what was taken.
 -- Returns "ok", "late" (the message does not wait any more: it is there, or it has a delay id whose
 -- window lasts), "missing", "moved" if it does not wait at the due time that was given, or "stale"
 -- when the group set has changed. Only "ok" means that something was written.
 -- Twice: the second run returns the remembered result of the first.
 
 
---@use now id_length in_window group_options origin history whole
+--@use now id_length in_window group_options origin history whole restored
 
 local before = redis.call('GET', operation)
 if before then
@@ -103,14 +103,18 @@ end
 local held = due and 0 or in_window(kept, {id})[id]
 
 -- The first write is a deletion: after one, a script may write at maxmemory too.
+local marks = {due and mark_of(id)}
 if due then
   redis.call('ZREM', pending, id)
 end
 for _, g in ipairs(waits) do
-  --@each group g retry deliveries
+  --@each group g retry deliveries name
   redis.call('ZREM', retry, id)
   redis.call('HDEL', deliveries, id)
+  marks[#marks + 1] = mark_of(id, name)
 end
+redis.call('HDEL', names, unpack(marks))
+redis.call('ZREM', taken, unpack(marks))
 if due or left - held <= #waits then
   local name = own and string.match(own, 'delay_id:(%S+)')
   if name and redis.call('HGET', names, name) == id then

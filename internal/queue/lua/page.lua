@@ -7,6 +7,8 @@
 --   records   key: hash of the group: id -> "count flag delayed_for reason"; for pending, which
 --             has none, options again
 --   leases    hash: id -> the lease's token; only for unack
+--   names     hash: delay id -> id; only with frees
+--   taken     zset: delay id -> ms at which it is free; only with frees
 -- ARGV
 --   kind    text: "zset" or "list"
 --   score   text: of the last message of the page before, as it was returned; "" for the first
@@ -15,6 +17,7 @@
 --   limit   number: messages at most (at most 1000)
 --   leased  flag: the state is unack
 --   bytes   number: of bodies at most, but for the first message; "" for no bodies
+--   frees   flag: say when delay ids are free
 --
 -- A page of a zset begins behind the score and the id, whether that message still exists or not. So
 -- pages stay right while messages come and go. Pages of a list begin at an index, so they may not.
@@ -29,6 +32,7 @@
 --   options  text:
 --   record   text:
 --   token    text:
+--   free     text: with frees, ms at which its delay id is free, if it has that; else ""
 -- Twice: it only reads.
 
 --@use id_length precedes after
@@ -75,6 +79,9 @@ while from <= #ids do
     reply[#reply + 1] = own[i] or ''
     reply[#reply + 1] = found[i] or ''
     reply[#reply + 1] = tokens[i] or ''
+    local name = frees and own[i] and string.match(own[i], 'delay_id:(%S+)')
+    local has = name and redis.call('HGET', names, name) == ids[from + i - 1]
+    reply[#reply + 1] = has and redis.call('ZSCORE', taken, name) or ''
   end
   from = upto + 1
 end

@@ -48,7 +48,7 @@
 -- Twice: the second run returns the remembered result of the first.
 
 
---@use now due_of post grace schedule id_length in_window group_options origin history
+--@use now due_of post grace schedule id_length in_window group_options origin history restored
 
 local before = redis.call('GET', operation)
 if before then
@@ -137,12 +137,14 @@ for _, m in ipairs(found) do
     end
   end
   for _, g in ipairs(m.waits) do
-    --@each group g retry deliveries
+    --@each group g retry deliveries name
     if due then
       redis.call('ZADD', retry, string.format('%d', due), m.id)
     else
       redis.call('ZREM', retry, m.id)
       redis.call('HDEL', deliveries, m.id)
+      redis.call('HDEL', names, mark_of(m.id, name))
+      redis.call('ZREM', taken, mark_of(m.id, name))
     end
   end
   if not due then

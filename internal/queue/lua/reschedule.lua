@@ -22,6 +22,7 @@
 --   expires  number: ms from which on it is too late for the message; "" for never
 --   at       text: due ms at which it must wait, in pending or in a group; "first" for any in
 --            pending; "" for any
+--   record   text: its record in a group in which it must wait for a retry; "" for any
 --
 -- The scheduler moves a message that is due by that, in order with all others. The delay id is
 -- taken until the new due time, and for the message's window after it. An expiry does not count in
@@ -29,8 +30,8 @@
 -- Returns "ok", "late" if the message does not wait any more (it is there, or it has a delay id
 -- whose window lasts), "missing", "exists" if another message has the delay id, "expires" if the
 -- message would be due when it is too late for it, "other" if expires is of another message than
--- the one that has the delay id, "moved" if it does not wait as at says, or "stale" when the
--- group set has changed.
+-- the one that has the delay id, "moved" if it does not wait as at and record say, or "stale" when
+-- the group set has changed.
 -- Only "ok" means that something was written.
 -- Twice: the second run returns the remembered result of the first.
 
@@ -59,14 +60,16 @@ redis.call('HLEN', names)
 redis.call('ZCARD', taken)
 local waits, ends = {}, was -- whether the expiry counts
 local found = at == '' or was and (at == 'first' or was == tonumber(at))
+local same = record == ''
 for g = 1, group_count do
   --@each group g retry deliveries
-  local record = redis.call('HGET', deliveries, id) or ''
+  local record_now = redis.call('HGET', deliveries, id) or ''
   local again = tonumber(redis.call('ZSCORE', retry, id) or nil)
   if again then
     waits[#waits + 1] = retry
     found = found or again == tonumber(at)
-    ends = ends or string.match(record, '^%d+ (%S+)') ~= 'r'
+    same = same or record_now == record
+    ends = ends or string.match(record_now, '^%d+ (%S+)') ~= 'r'
   end
 end
 if by == 'name' and not (was and was > now) then
@@ -75,7 +78,7 @@ end
 if not was and #waits == 0 then
   return there and 'late' or 'missing'
 end
-if not found then
+if not found or not same then
   return 'moved'
 end
 
