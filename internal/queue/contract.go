@@ -68,7 +68,7 @@ func readContract(text string, fault func(format string, args ...any)) *contract
 		if !strings.HasPrefix(line, "--") {
 			break
 		}
-		// Each process reads all headers when it starts, so expressions see only lines that can match.
+		// Each process reads all headers when it starts: expressions see lines that can match.
 		var m []string
 		titled := strings.HasPrefix(line, "-- ") && slices.ContainsFunc(sections, func(name string) bool { return strings.HasPrefix(line[3:], name) })
 		if titled {
