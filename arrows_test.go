@@ -50,7 +50,7 @@ var mayImport = []struct {
 		"internal/inside", "internal/field"}},
 	{"partition", []string{".", "internal/consume", "internal/queue", "internal/partitions", "internal/guard", "internal/inside", "internal/field"}},
 	{"relay", []string{".", "delayqueue", "internal/consume", "internal/wake", "internal/queue", "internal/servers", "internal/guard", "internal/field"}},
-	{"admin", []string{".", "internal/calendar", "internal/jsontext", "internal/texts", "internal/operate", "internal/partitions", "internal/wake", "internal/queue",
+	{"admin", []string{".", "partition", "internal/calendar", "internal/jsontext", "internal/texts", "internal/operate", "internal/partitions", "internal/wake", "internal/queue",
 		"internal/rights", "internal/servers", "internal/refusal", "internal/field"}},
 	{"redisdelaytest", []string{".", "admin", "internal/queue", "internal/servers", "internal/wake", "internal/field"}},
 	{"dashboard", []string{"admin", "periodic", "internal/texts", "internal/when", "internal/field"}},

@@ -359,6 +359,7 @@ func BenchmarkSize(b *testing.B) {
 		make    func(i int, msg *message.Message)
 	}{
 		{"waiting/payload=100", 100, 0, waits},
+		{"waiting/payload=500", 500, 0, waits},
 		{"waiting/payload=1000", 1000, 0, waits},
 		{"waiting/payload=2000", 2000, 0, waits},
 		{"waiting/payload=4000", 4000, 0, waits},
@@ -379,7 +380,9 @@ func BenchmarkSize(b *testing.B) {
 			require.NoError(b, err)
 			defer p.Close()
 			for i := range c.groups {
-				sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client, ConsumerGroup: strconv.Itoa(i)}, nil)
+				sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
+					Client: client, ConsumerGroup: strconv.Itoa(i), TakeoverWindow: -1, // most topics are older than that
+				}, nil)
 				require.NoError(b, err)
 				require.NoError(b, sub.SubscribeInitialize("size"))
 				require.NoError(b, sub.Close())

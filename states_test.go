@@ -16,7 +16,7 @@ func TestStatesHaveOneName(t *testing.T) {
 	about := []string{
 		"internal/queue/", "internal/test/queuetest/", "internal/operate/audit", "internal/operate/inspect.go",
 		"internal/operate/passing.go", "internal/operate/recall.go", "docs/redis-keys.md", "docs/design", "docs/adr/",
-		"docs/performance.md", "benchmarks/", "states_test.go",
+		"docs/performance", "benchmarks/", "states_test.go",
 	}
 	key := regexp.MustCompile(`[}:](pending|unack|retry)\b|[kK]ey\("(pending|unack|retry)\b|\.(Pending|Unack)\(`)
 	old := regexp.MustCompile(`(?i)\b(pending|unack)\b|\bstate\W{1,4}retry\b|\bpending_messages\b`)

@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -623,6 +624,33 @@ func ExampleAdmin_MoveDead() {
 	fmt.Println(n, "moved,", stats.Messages, "there")
 
 	// Output: 2 moved, 2 there
+}
+
+// Dead letters are kept in a file, deleted, and published again.
+func ExampleAdmin_ImportDead() {
+	s := start()
+	defer s.stop()
+	s.die("orders", "order 1", "order 2")
+
+	var file bytes.Buffer
+	page, err := s.admin.List(ctx, "orders", admin.Query{State: admin.Dead})
+	check(err)
+	for _, m := range page.Messages {
+		line, err := json.Marshal(m.Letter("orders", redisdelay.DefaultConsumerGroup))
+		check(err)
+		file.Write(append(line, '\n'))
+	}
+	_, err = s.admin.PurgeDead(ctx, "orders", admin.Bulk{})
+	check(err)
+
+	letters := admin.ReadLetters(file.Bytes())
+	done, err := s.admin.ImportDead(ctx, "orders", letters, admin.Import{})
+	check(err)
+	again, err := s.admin.ImportDead(ctx, "orders", letters, admin.Import{})
+	check(err)
+	fmt.Println(done.Letters, "imported, then", again.Letters, "and", again.LeftOut, "left out")
+
+	// Output: 2 imported, then 0 and 2 left out
 }
 
 // Topic "orders" has a new name. What waits and what is dead moves there.

@@ -38,6 +38,21 @@ type Stay struct {
 	Names []string `json:"names,omitempty"`
 }
 
+// stayNames is how many names a Stay has at most.
+const stayNames = 100
+
+// named names what stays. How many names there are is not known beyond stayNames.
+func (s Stay) named() string {
+	switch {
+	case len(s.Names) == 0:
+		return ""
+	case len(s.Names) < stayNames:
+		return ": " + quoted(s.Names)
+	default:
+		return ", such as " + quoted(s.Names[:quotedMost])
+	}
+}
+
 // Moved is what Move did.
 type Moved struct {
 	To string `json:"to"`
@@ -61,10 +76,6 @@ type Moved struct {
 // Explain says in sentences what stays and why. The tool prints them.
 func (m Moved) Explain() (sentences []string) {
 	for _, s := range m.Stay {
-		names := ""
-		if len(s.Names) > 0 {
-			names = ": " + quoted(s.Names)
-		}
 		why := map[StayReason]string{
 			StayInUse:     "a group has them ready or in hand, and gets them from the old topic",
 			StayScheduled: "they are occurrences of schedules, and programs make them anew in the new topic",
@@ -76,7 +87,7 @@ func (m Moved) Explain() (sentences []string) {
 		if s.Messages == 1 {
 			verb = "stays"
 		}
-		sentences = append(sentences, fmt.Sprintf("%s %s, because %s%s.", texts.Many(s.Messages, "message"), verb, why, names))
+		sentences = append(sentences, fmt.Sprintf("%s %s, because %s%s.", texts.Many(s.Messages, "message"), verb, why, s.named()))
 	}
 	if m.Ready+m.InHand > 0 {
 		sentences = append(sentences, fmt.Sprintf("%s ready and %s in hand in the old topic: keep its subscribers until they are done.", texts.Number(m.Ready), texts.Number(m.InHand)))
@@ -84,9 +95,12 @@ func (m Moved) Explain() (sentences []string) {
 	return sentences
 }
 
+// quotedMost is how many names a sentence has at most.
+const quotedMost = 10
+
 // quoted returns the first names in quotes, and how many more there are.
 func quoted(names []string) string {
-	all := make([]string, min(len(names), 10))
+	all := make([]string, min(len(names), quotedMost))
 	for i := range all {
 		all[i] = strconv.Quote(names[i])
 	}
@@ -105,7 +119,7 @@ func (m *Moved) stays(reason StayReason, name string) {
 	}
 	s := &m.Stay[at]
 	s.Messages++
-	if name != "" && len(s.Names) < 100 && !slices.Contains(s.Names, name) {
+	if name != "" && len(s.Names) < stayNames && !slices.Contains(s.Names, name) {
 		s.Names = append(s.Names, name)
 	}
 }

@@ -153,7 +153,7 @@ func TestTailOfWhatIsNotThere(t *testing.T) {
 }
 
 // changes are the methods that change something. All others only look.
-var changes = []string{"AddGroup", "Cancel", "CancelAll", "DeleteDead", "DeleteGroup", "DeleteIdleGroups", "DeleteTopic", "Ignore", "Kill", "Move", "MoveDead", "Pause",
+var changes = []string{"AddGroup", "Cancel", "CancelAll", "DeleteDead", "DeleteGroup", "DeleteIdleGroups", "DeleteTopic", "Ignore", "ImportDead", "Kill", "Move", "MoveDead", "Pause",
 	"PauseSchedule", "PurgeDead", "Record", "Repair", "ReleaseWorker", "Requeue", "RequeueAll", "Reschedule", "RescheduleAll", "ResetHistory", "ResetLimit", "Resume", "ResumeSchedule", "RemoveSchedule",
 	"RunSchedule", "SetHistory", "SetLimit", "SetPartitions", "Unignore"}
 
@@ -201,6 +201,9 @@ func TestLooksChangeNothing(t *testing.T) {
 		"DeleteTopic": func() error { return last(a.DeleteTopic(ctx, topic, admin.DeleteOptions{DryRun: true})) },
 		"Move": func() error {
 			return last(a.Move(ctx, topic, admin.Moving{To: "to", Create: true, DryRun: true}))
+		},
+		"ImportDead": func() error {
+			return last(a.ImportDead(ctx, topic, admin.ReadLetters([]byte(`{"id":"1","group":"a","uuid":"u"}`)), admin.Import{DryRun: true}))
 		},
 		"MoveDead":   func() error { return last(a.MoveDead(ctx, topic, admin.Bulk{Group: "a", To: "to", DryRun: true})) },
 		"PurgeDead":  func() error { return last(a.PurgeDead(ctx, topic, admin.Bulk{Group: "a", DryRun: true})) },

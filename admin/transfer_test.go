@@ -145,6 +145,20 @@ func TestWhatStaysIsCountedAndNamed(t *testing.T) {
 	})
 }
 
+// A Stay has a hundred names at most, so how many more there are is not known.
+func TestManyThatStayAreNamedInPart(t *testing.T) {
+	names := make([]string, 100)
+	for i := range names {
+		names[i] = fmt.Sprint("order ", i)
+	}
+	ten := `"order 0", "order 1", "order 2", "order 3", "order 4", "order 5", "order 6", "order 7", "order 8", "order 9"`
+	said := func(messages, named int) string {
+		return admin.Moved{To: "other", Stay: []admin.Stay{{Reason: admin.StayDelayID, Messages: messages, Names: names[:named]}}}.Explain()[0]
+	}
+	require.Equal(t, "5,000 messages stay, because other messages have their delay IDs in topic \"other\", such as "+ten+".", said(5000, 100))
+	require.Equal(t, "11 messages stay, because other messages have their delay IDs in topic \"other\": "+ten+", and 1 more.", said(11, 11))
+}
+
 func TestAPartitionedTopicMovesPartitionByPartition(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		p := newPartitioned(t, s)

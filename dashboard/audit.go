@@ -30,25 +30,58 @@ func (d *Dashboard) audit(c *call) (*view, error) {
 		}
 	}
 	key := fmt.Sprintf("audit:%q:%q:%q:%s:%s", f.By, f.Topic, p.Since, c.q("zone"), f.Cursor)
-	found, err := cached(c.ctx, &d.reads, key, func(ctx context.Context) (page admin.ActPage, err error) {
-		for { // the log has about 10,000 acts, and a call reads 1,000
-			more, err := d.admin.FindActs(ctx, f)
-			page.Acts, page.Next = append(page.Acts, more.Acts...), more.Next
-			if f.Cursor, f.Limit = more.Next, f.Limit-len(more.Acts); err != nil || f.Cursor == "" || f.Limit <= 0 {
-				return page, err
-			}
+	found, err := cached(c.ctx, &d.reads, key, func(ctx context.Context) (admin.ActPage, error) {
+		page, err := d.acts(ctx, f)
+		if err != nil || page.Next == "" {
+			return page, err
 		}
+		f.Cursor, f.Limit = page.Next, 1
+		rest, err := d.acts(ctx, f) // the page is full, and may be the last
+		if len(rest.Acts) == 0 {
+			page.Next = ""
+		}
+		return page, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	p.Acts, p.First = found.Acts, c.q("cursor") == ""
+	p.First = c.q("cursor") == ""
+	for _, act := range found.Acts {
+		act.Detail, act.Error = d.seenText(act.Detail, c.user), d.seenText(act.Error, c.user)
+		p.Acts = append(p.Acts, act)
+	}
 	filter := []string{"by", p.By, "t", p.Topic, "since", p.Since, "zone", c.q("zone")}
 	p.Newest = d.address("/audit", filter...)
 	if found.Next != "" {
 		p.Next = d.address("/audit", append(filter, "cursor", found.Next)...)
 	}
 	return &view{Title: "Audit log", Crumbs: []crumb{{"Topics", d.address("/")}}, Now: d.sweep.now(), Live: p.First && p.Since == "", Data: p}, nil
+}
+
+// seenText returns what a user sees of a text of an act, which may name the metadata by which it
+// chose: that and what follows only with User.Contents, and not if the key is hidden.
+func (d *Dashboard) seenText(text string, user User) string {
+	before, chosen, found := strings.Cut(text, "metadata ")
+	if !found {
+		return text
+	}
+	for pair := range strings.SplitSeq(chosen, "metadata ") {
+		if key, _, _ := strings.Cut(pair, "="); !user.Contents || d.names.hide(key) {
+			return before + "metadata that is hidden here"
+		}
+	}
+	return text
+}
+
+// acts returns as many acts as the filter's Limit, if there are so many.
+func (d *Dashboard) acts(ctx context.Context, f admin.ActFilter) (page admin.ActPage, err error) {
+	for { // the log has about 10,000 acts, and a call reads 1,000
+		more, err := d.admin.FindActs(ctx, f)
+		page.Acts, page.Next = append(page.Acts, more.Acts...), more.Next
+		if f.Cursor, f.Limit = more.Next, f.Limit-len(more.Acts); err != nil || f.Cursor == "" || f.Limit <= 0 {
+			return page, err
+		}
+	}
 }
 
 // record notes a change in the audit log and in the program's log.

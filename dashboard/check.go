@@ -9,30 +9,43 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/admin"
 )
 
-// inspector is work that has findings. done is how many violations it mended.
-type inspector func(ctx context.Context, a *admin.Admin, topic string, progress func(admin.Progress)) (done int, found *findings, err error)
-
 // checking only checks. Nobody has to confirm it.
 var checking = work{Operation: admin.Operation{Name: "check", Verb: "check", Unit: "entry"},
-	inspect: func(ctx context.Context, a *admin.Admin, topic string, progress func(admin.Progress)) (int, *findings, error) {
-		report, err := a.Check(ctx, topic, progress)
+	does: func(ctx context.Context, d *Dashboard, t target, tell func(admin.Progress)) (result, error) {
+		report, err := d.admin.Check(ctx, t.Topic, tell)
 		if err != nil {
-			return 0, nil, err
+			return result{}, err
 		}
 		found := newFindings(report)
 		for _, f := range report.Findings {
 			found.add(f, nil)
 		}
-		return 0, found.sorted(), nil
+		return result{found: found.sorted()}, nil
 	}}
 
+const mendingName = "repair"
+
 // mending mends what a check found.
-var mending = work{inspect: repair, Operation: admin.Operation{Name: "repair", Verb: "mend", Unit: "violation",
+var mending = work{looks: lastFound, does: repair, Operation: admin.Operation{Name: mendingName, Verb: "mend", Unit: "violation",
 	Effect: "All data is checked again, and what is safe to mend is mended. No message that has its body is lost. " +
 		"A message that is in no state is delivered again to all groups, even if some had it already."}}
 
-func repair(ctx context.Context, a *admin.Admin, topic string, progress func(admin.Progress)) (int, *findings, error) {
-	repaired, err := a.Repair(ctx, topic, progress)
+// lastFound returns what the last check found.
+func lastFound(_ context.Context, d *Dashboard, t target) (prospect, error) {
+	last, ok := d.jobs.lastCheck(t.Topic)
+	switch {
+	case !ok || last.Findings == nil:
+		return prospect{}, bad("Check the topic first. The check says what there is to mend.")
+	case d.jobs.mended(t.Topic, last.Began):
+		return prospect{}, bad("The topic was mended since the last check. Check it again.")
+	case last.Findings.Violations == 0:
+		return prospect{}, bad("The last check found nothing to mend.")
+	}
+	return prospect{Count: last.Findings.Violations}, nil
+}
+
+func repair(ctx context.Context, d *Dashboard, t target, tell func(admin.Progress)) (result, error) {
+	repaired, err := d.admin.Repair(ctx, t.Topic, tell)
 	found := newFindings(repaired.Report)
 	for _, m := range repaired.Mended {
 		found.add(m.Finding, m.Done)
@@ -41,7 +54,7 @@ func repair(ctx context.Context, a *admin.Admin, topic string, progress func(adm
 		found.add(f, nil)
 	}
 	found.Repaired = true
-	return len(repaired.Mended), found.sorted(), err
+	return result{done: len(repaired.Mended), found: found.sorted()}, err
 }
 
 // shownFindings is how many findings of a kind are kept. A damaged topic may have a million.

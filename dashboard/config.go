@@ -174,25 +174,27 @@ type Dashboard struct {
 // state is what all faces of a Dashboard share. A face is the page at one path: a proxy may have
 // browsers see it at another path than the program.
 type state struct {
-	config   Config
-	admin    *admin.Admin
-	public   string // origin of Config.PublicURL, "" if there is none
-	outside  string // its host without the port
-	stripped string // path of Config.PublicURL, "" if there is none
-	limits   limits
-	names    hiddenNames
-	reads    cache
-	contents contents
-	sweep    *sweep
-	jobs     jobs
-	flashes  flashes
-	logins   places // of the addresses that sign in
-	finds    places // of the users who search
-	streams  places // of the users whose browsers are connected for news
-	running  context.Context
-	stop     context.CancelFunc
-	workers  sync.WaitGroup // the sweep and the jobs
-	faces    faces
+	config    Config
+	admin     *admin.Admin
+	public    string // origin of Config.PublicURL, "" if there is none
+	outside   string // its host without the port
+	stripped  string // path of Config.PublicURL, "" if there is none
+	limits    limits
+	names     hiddenNames
+	reads     cache
+	contents  contents
+	sweep     *sweep
+	jobs      jobs
+	flashes   flashes
+	uploads   uploads
+	uploading places // of the users who send files
+	logins    places // of the addresses that sign in
+	finds     places // of the users who search
+	streams   places // of the users whose browsers are connected for news
+	running   context.Context
+	stop      context.CancelFunc
+	workers   sync.WaitGroup // the sweep and the jobs
+	faces     faces
 }
 
 // New returns a Dashboard, which begins to read the topics. Close it. The error names every invalid
@@ -204,7 +206,7 @@ func New(config Config) (*Dashboard, error) {
 	config.setDefaults()
 	s := &state{config: config, admin: config.Admin, limits: usualLimits, names: hiddenNamesOf(config.Redact),
 		logins: places{each: maxLogins}, streams: places{each: maxStreamsOfUser, all: maxStreams},
-		finds: places{each: maxFindsOfUser, all: maxFinds}}
+		finds: places{each: maxFindsOfUser, all: maxFinds}, uploading: places{each: 1, all: 2}}
 	s.public, s.outside, s.stripped, _ = splitPublic(config.PublicURL)
 	s.running, s.stop = context.WithCancel(context.Background())
 	s.sweep = newSweep(s.admin)
@@ -255,5 +257,6 @@ func (d *Dashboard) Close() error {
 	d.stop()
 	d.jobs.mu.Unlock()
 	d.workers.Wait()
+	d.uploads.drop()
 	return nil
 }

@@ -23,6 +23,10 @@ type target struct {
 	Asked asked   // of messages that wait
 	Due   dueTime // that they get
 	waits bool
+
+	Create bool   // the topic and the groups that To lacks
+	File   string // the name of an upload
+	Every  bool   // groups get what they did not export, too
 }
 
 func (t target) bulk() admin.Bulk {
@@ -33,11 +37,31 @@ func (t target) bulk() admin.Bulk {
 	return bulk
 }
 
-// work is an operation of package admin on many messages, a check or a repair. It is a job, and all
-// but a check are confirmed before.
+// work is an operation of package admin on many messages, or one that has no Operation there, such
+// as a check. It is a job, and all but a check are confirmed before.
 type work struct {
 	admin.Operation
-	inspect inspector // instead of the operation, for what has findings
+
+	// looks and does take the place of a dry run and of a run of the Operation. A check has no
+	// looks.
+	looks func(ctx context.Context, d *Dashboard, t target) (prospect, error)
+	does  func(ctx context.Context, d *Dashboard, t target, tell func(admin.Progress)) (result, error)
+}
+
+// prospect is what a work would do.
+type prospect struct {
+	Count int
+	Said  []string // what else there is to know
+
+	// Others are the groups that get dead letters which they did not export.
+	Others []string
+}
+
+// result is what a work did.
+type result struct {
+	done  int
+	found *findings // of a check or a repair
+	said  []string  // what else there is to know
 }
 
 // Caption is how a button begins.
@@ -45,6 +69,9 @@ func (w work) Caption() string { return strings.ToUpper(w.Verb[:1]) + w.Verb[1:]
 
 // Whole returns whether it is about all messages, so that there is no limit.
 func (w work) Whole() bool { return w.State == "" }
+
+// removesTopic returns whether the topic is gone after it.
+func (w work) removesTopic() bool { return w.Of == admin.OfTopic && w.Deletes && w.Whole() }
 
 // worksOn returns the operations on messages of one state, in the order of their buttons.
 func worksOn(state admin.State) (found []work) {
@@ -57,8 +84,10 @@ func worksOn(state admin.State) (found []work) {
 }
 
 func workNamed(name string) (work, error) {
-	if name == mending.Name {
-		return mending, nil
+	for _, w := range []work{mending, importing, transferring} {
+		if w.Name == name {
+			return w, nil
+		}
 	}
 	o, ok := admin.OperationNamed(name)
 	if !ok {
@@ -71,12 +100,19 @@ func workNamed(name string) (work, error) {
 // have another name be typed.
 func (d *Dashboard) targetOf(c *call, w work) (target, error) {
 	t := target{Topic: c.q("t")}
-	if w.Waits {
+	if w.Name == importing.Name {
+		t.File, t.Every = c.q("file"), c.q("every") != ""
+		return t, nil
+	}
+	if w.Name == transferring.Name {
+		t.To, t.Create = strings.TrimSpace(c.q("to")), c.q("create") != ""
+	}
+	if w.Waits && (w.Name != transferring.Name || c.q("state") != "") {
 		asked, err := d.askedOf(c)
 		if err == nil && asked.State != admin.Waiting && asked.State != admin.Retrying {
 			err = bad("Only messages that wait or retry can be changed so.")
 		}
-		if t.Asked, t.waits = asked, true; asked.State == admin.Retrying {
+		if t.Asked, t.waits = asked, true; asked.State == admin.Retrying && w.Name != transferring.Name {
 			t.Group = c.q("g")
 		}
 		return t, err
@@ -102,7 +138,7 @@ func (d *Dashboard) targetOf(c *call, w work) (target, error) {
 type confirmPage struct {
 	work
 	target
-	Count int
+	prospect
 
 	// Wrong says what was typed wrongly, "" at first. The rest is what was typed then.
 	Wrong, TypedName, TypedCount, TypedSpread, TypedDue string
@@ -150,23 +186,15 @@ func sameName(typed, name string) bool {
 	return typed == name || strings.ContainsFunc(name, odd) && plain(typed) == plain(name)
 }
 
-// count returns how many an operation would change: for Repair, as many as the last check found.
-func (d *Dashboard) count(ctx context.Context, w work, t target) (int, error) {
-	if w.inspect == nil {
-		counting := t.bulk()
-		counting.DryRun = true
-		return w.Run(ctx, d.admin, t.Topic, counting)
+// prospectOf returns what an operation would do.
+func (d *Dashboard) prospectOf(ctx context.Context, w work, t target) (p prospect, err error) {
+	if w.looks != nil {
+		return w.looks(ctx, d, t)
 	}
-	last, ok := d.jobs.lastCheck(t.Topic)
-	switch {
-	case !ok || last.Findings == nil:
-		return 0, bad("Check the topic first. The check says what there is to mend.")
-	case d.jobs.mended(t.Topic, last.Began):
-		return 0, bad("The topic was mended since the last check. Check it again.")
-	case last.Findings.Violations == 0:
-		return 0, bad("The last check found nothing to mend.")
-	}
-	return last.Findings.Violations, nil
+	counting := t.bulk()
+	counting.DryRun = true
+	p.Count, err = w.Run(ctx, d.admin, t.Topic, counting)
+	return p, err
 }
 
 // confirm shows what an operation would do.
@@ -182,14 +210,14 @@ func (d *Dashboard) confirm(c *call) (*view, error) {
 	if p.target, err = d.targetOf(c, w); err != nil {
 		return nil, err
 	}
-	if p.Count, err = d.count(c.ctx, w, p.target); err != nil {
+	if p.prospect, err = d.prospectOf(c.ctx, w, p.target); err != nil {
 		return nil, err
 	}
 	crumbs := []crumb{{"Topics", d.address("/")}, {p.Topic, d.address("/topic", "t", p.Topic)}}
 	switch {
 	case p.Schedule != "":
 		crumbs = append(crumbs, crumb{p.Schedule, d.address("/schedule", "t", p.Topic, "s", p.Schedule)})
-	case w.Waits:
+	case p.waits:
 		crumbs = append(crumbs, crumb{stateWords(p.Asked.State), d.address("/messages", "t", p.Topic, "g", p.Group, "state", string(p.Asked.State))})
 	case !w.Whole():
 		crumbs = append(crumbs, crumb{"Dead letters", d.address("/dead", "t", p.Topic, "g", p.Group)})
@@ -232,10 +260,14 @@ func (d *Dashboard) confirmed(c *call) (string, error) {
 		}
 	}
 	if w.Whole() { // these have no limit, so they are counted once more
-		if n, err := d.count(c.ctx, w, t); err != nil {
+		p, err := d.prospectOf(c.ctx, w, t)
+		switch {
+		case err != nil:
 			return "", err
-		} else if n > count {
-			return "", bad(fmt.Sprintf("There are %s by now. Go back and look again. Nothing was changed.", texts.Many(n, w.Unit)))
+		case p.Count > count && w.Name != transferring.Name: // a topic that is in use has more by now
+			return "", bad(fmt.Sprintf("There are %s by now. Go back and look again. Nothing was changed.", texts.Many(p.Count, w.Unit)))
+		case len(p.Others) > 0 && !t.Every:
+			return "", typo{bad("Say that the other groups are to get them, too. Nothing was changed.")}
 		}
 	}
 	id, err := d.jobs.start(d, w, t, c.user, count)

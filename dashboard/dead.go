@@ -18,6 +18,7 @@ type deadPage struct {
 	Dead         int
 	Looked       int
 	Limited      bool // there are more than were examined
+	Parted       bool // the topic has partitions, which are examined one after the other
 	Other        int
 	Shared       string // what all reasons begin and end with
 	Rows         []deadRow
@@ -55,7 +56,8 @@ func (d *Dashboard) dead(c *call) (*view, error) {
 			return nil, err
 		}
 		p.Shared = reasons.Shared()
-		p.Looked, p.Other, p.Limited = reasons.Looked, reasons.Other, reasons.Looked >= deadLooked
+		p.Looked, p.Other, p.Parted = reasons.Looked, reasons.Other, stats.Partitions != nil
+		p.Limited = p.Looked >= deadLooked && p.Dead > p.Looked
 		for _, r := range reasons.Reasons {
 			p.Rows = append(p.Rows, deadRow{r, d.messageRow(r.Sample, p.Contents), reasons.Short(r), 100 * r.Count / max(reasons.Looked, 1)})
 		}

@@ -30,7 +30,6 @@ type findPage struct {
 	Past            []endedRow // messages that ended
 	Said            []string   // where it looked
 	Next            string     // address of the rest of the search
-	Slow            bool       // Redis took too long for all of it
 }
 
 // foundRow is a message that was found. Its Place is that of messageRow: the first of Places.
@@ -138,7 +137,7 @@ func (d *Dashboard) find(c *call) (*view, error) {
 	defer cancel()
 	found, err := d.admin.Find(ctx, search)
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && c.ctx.Err() == nil && found.Next != "" {
-		p.Slow, err = true, nil
+		err = nil // p.Said tells that it was stopped
 	}
 	if err != nil {
 		return nil, err

@@ -25,12 +25,13 @@ const (
 
 // limits are how long the page waits for browsers, and they for it. Only tests change them.
 type limits struct {
-	read  time.Duration // how long a request may take to arrive
-	write time.Duration // how long a browser may take to accept an answer
-	login time.Duration // how long a failed login takes, and keeps its place
+	read   time.Duration // how long a request may take to arrive
+	upload time.Duration // how long one with a file may take
+	write  time.Duration // how long a browser may take to accept an answer
+	login  time.Duration // how long a failed login takes, and keeps its place
 }
 
-var usualLimits = limits{read: 10 * time.Second, write: 20 * time.Second, login: time.Second}
+var usualLimits = limits{read: 10 * time.Second, upload: 2 * time.Minute, write: 20 * time.Second, login: time.Second}
 
 // policy is the Content-Security-Policy. It allows no inline script and no inline style.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
@@ -54,7 +55,8 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	deadlines := http.NewResponseController(w)
 	_ = deadlines.SetReadDeadline(time.Now().Add(d.limits.read)) // an error means that the server has none
-	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	body := r.Body
+	r.Body = http.MaxBytesReader(w, body, maxBody)
 	came, err := d.passageOf(r)
 	if err == nil {
 		err = d.check(r)
@@ -80,6 +82,10 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		face = d.at(base)
+	}
+	if path == importPath && user.Role == Operator { // only now may a request be long
+		r.Body = http.MaxBytesReader(w, body, maxSent)
+		_ = deadlines.SetReadDeadline(time.Now().Add(d.limits.upload))
 	}
 	inner := r.WithContext(context.WithValue(r.Context(), userKey{}, user))
 	address := *r.URL

@@ -44,6 +44,8 @@ type jobView struct {
 	Err          string
 	Stopped      bool
 	Findings     *findings // of a check or a repair that has ended
+	Said         []string  // what else there is to know about its end
+	Chosen       string    // the filter, as far as the user may see it
 }
 
 // Checks returns whether the job only checks.
@@ -92,7 +94,7 @@ func (s *jobs) start(d *Dashboard, w work, t target, user User, count int) (stri
 		switch {
 		case w.Name == checking.Name:
 			return "", &refusal{http.StatusTooManyRequests, "Another topic is being checked. Wait until that ends."}
-		case w.inspect != nil && j.view.Target.Topic == t.Topic:
+		case w.Name == mendingName && j.view.Target.Topic == t.Topic:
 			return "", &refusal{http.StatusTooManyRequests, "The topic is being mended already. Wait until that ends."}
 		}
 	}
@@ -126,7 +128,7 @@ func (s *jobs) forgetOne() {
 // run does the work of a job, and records its beginning and its end.
 func (s *jobs) run(ctx context.Context, d *Dashboard, j *job) {
 	w, t := j.view.Work, j.view.Target
-	act := admin.Act{By: j.view.By, Action: w.Name, Topic: t.Topic, Group: t.Group, Schedule: t.Schedule, Detail: fmt.Sprintf("begins with %s", texts.Many(j.view.Count, w.Unit))}
+	act := admin.Act{By: j.view.By, Action: actionOf(w), Topic: t.Topic, Group: t.Group, Schedule: t.Schedule, Detail: fmt.Sprintf("begins with %s", texts.Many(j.view.Count, w.Unit))}
 	if t.Reason != "" {
 		act.Detail += fmt.Sprintf(", reason %q", t.Reason)
 	}
@@ -146,11 +148,11 @@ func (s *jobs) run(ctx context.Context, d *Dashboard, j *job) {
 			d.record(ctx, act, err)
 		}
 	}
-	done, found, err := 0, (*findings)(nil), error(nil)
+	did, err := result{}, error(nil)
 	guard(&err, func() {
 		record(nil)
-		guard(&err, func() { done, found, err = s.work(ctx, d, j) })
-		act.Detail = "done: " + texts.Many(done, w.Unit)
+		guard(&err, func() { did, err = s.work(ctx, d, j) })
+		act.Detail = "done: " + texts.Many(did.done, w.Unit)
 		record(err)
 	})
 	said := ""
@@ -159,13 +161,21 @@ func (s *jobs) run(ctx context.Context, d *Dashboard, j *job) {
 		guard(new(error), func() { said = explain(err).Text + " " + err.Error() })
 	}
 	s.mu.Lock()
-	j.view.Findings = found
-	j.view.Ended, j.view.Done = d.sweep.now(), done
+	j.view.Findings, j.view.Said = did.found, did.said
+	j.view.Ended, j.view.Done = d.sweep.now(), did.done
 	j.view.Stopped, j.view.Err = stopped, said
 	s.mu.Unlock()
-	if w.Of == admin.OfTopic && w.Deletes && err == nil {
+	if w.removesTopic() && err == nil {
 		d.sweep.forget(t.Topic)
 	}
+}
+
+// actionOf returns the name of a work in the audit log, which is that of the tool.
+func actionOf(w work) string {
+	if w.Name == transferring.Name {
+		return "move"
+	}
+	return w.Name
 }
 
 // guard has a panic of users' code, such as a Logger or a Marshaler, end this job only.
@@ -179,22 +189,22 @@ func guard(err *error, do func()) {
 }
 
 // work calls the operation.
-func (s *jobs) work(ctx context.Context, d *Dashboard, j *job) (done int, found *findings, err error) {
+func (s *jobs) work(ctx context.Context, d *Dashboard, j *job) (did result, err error) {
 	progress := func(p admin.Progress) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		j.view.Looked, j.view.Done = p.Looked, p.Done
 	}
-	if j.view.Work.inspect != nil {
-		return j.view.Work.inspect(ctx, d.admin, j.view.Target.Topic, progress)
+	if j.view.Work.does != nil {
+		return j.view.Work.does(ctx, d, j.view.Target, progress)
 	}
 	doing := j.view.Target.bulk()
 	doing.Progress = progress
 	if !j.view.Work.Whole() {
 		doing.Limit = j.view.Count
 	}
-	done, err = j.view.Work.Run(ctx, d.admin, j.view.Target.Topic, doing)
-	return done, nil, err
+	did.done, err = j.view.Work.Run(ctx, d.admin, j.view.Target.Topic, doing)
+	return did, err
 }
 
 // get returns a job.
@@ -229,7 +239,7 @@ func (s *jobs) mended(topic string, since time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.ContainsFunc(s.all, func(j *job) bool {
-		return j.view.Work.Name == mending.Name && j.view.Target.Topic == topic && !j.view.Began.Before(since)
+		return j.view.Work.Name == mendingName && j.view.Target.Topic == topic && !j.view.Began.Before(since)
 	})
 }
 
@@ -239,9 +249,10 @@ func (d *Dashboard) job(c *call) (*view, error) {
 		return nil, errNoJob
 	}
 	crumbs := []crumb{{"Topics", d.address("/")}}
-	if j.Work.Of != admin.OfTopic || !j.Work.Deletes {
+	if !j.Work.removesTopic() {
 		crumbs = append(crumbs, crumb{j.Target.Topic, d.address("/topic", "t", j.Target.Topic)})
 	}
+	j.Chosen = d.seenText(j.Target.Asked.String(), c.user)
 	return &view{Title: j.Title(), Crumbs: crumbs, Now: d.sweep.now(), Live: true, Data: j}, nil
 }
 

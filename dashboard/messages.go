@@ -172,6 +172,15 @@ func (d *Dashboard) messages(c *call) (*view, error) {
 			break
 		}
 	}
+	if query.Cursor != "" { // the page is full, and may be the last
+		rest, err := d.admin.List(c.ctx, p.Topic, admin.Query{State: p.State, Group: p.Group, Cursor: query.Cursor, Limit: 1})
+		if err != nil {
+			return nil, err
+		}
+		if len(rest.Messages) == 0 && rest.Next == "" {
+			query.Cursor = ""
+		}
+	}
 	if query.Cursor != "" {
 		p.Next = d.address("/messages", "t", p.Topic, "g", p.Group, "state", string(p.State), "uuid", p.UUID, "delay-id", p.DelayID,
 			"reason", p.Reason, "key", p.Key, "value", p.Value, "cursor", query.Cursor)

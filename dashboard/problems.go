@@ -162,10 +162,15 @@ type problemsPage struct {
 	Topic   string
 	Rows    []problem // that nobody ignores
 	Ignored []problem
-	Left    int // problems that are not shown
+
+	// Left and IgnoredLeft are how many problems of each are not shown.
+	Left, IgnoredLeft int
 }
 
-// problemsOfPage is how many lines the page of problems has at most.
+// AllIgnored is how many problems are ignored.
+func (p problemsPage) AllIgnored() int { return len(p.Ignored) + p.IgnoredLeft }
+
+// problemsOfPage is how many lines of each sort the page of problems has at most.
 const problemsOfPage = 500
 
 func (d *Dashboard) problemList(c *call) (*view, error) {
@@ -186,14 +191,15 @@ func (d *Dashboard) problemList(c *call) (*view, error) {
 	if p.Kind != "" || p.Topic != "" {
 		lines = singly(found)
 	}
-	if p.Left = max(0, len(lines)-problemsOfPage); p.Left > 0 {
-		lines = lines[:problemsOfPage]
-	}
 	for _, one := range d.linked(lines) {
+		rows, left := &p.Rows, &p.Left
 		if one.Ignored != nil {
-			p.Ignored = append(p.Ignored, one)
+			rows, left = &p.Ignored, &p.IgnoredLeft
+		}
+		if len(*rows) < problemsOfPage {
+			*rows = append(*rows, one)
 		} else {
-			p.Rows = append(p.Rows, one)
+			*left++
 		}
 	}
 	crumbs := []crumb{{"Topics", d.address("/")}}

@@ -18,13 +18,12 @@ import (
 // many makes topics whose groups nobody reads.
 func (s *site) many(names ...string) {
 	s.t.Helper()
+	for _, name := range names {
+		testkit.Groups(s.t, s.Server, name, "g")
+	}
 	_, err := s.Client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, name := range names {
-			k := queue.NewKeys(s.Prefix, name)
-			p.SAdd(ctx, queue.Registry(s.Prefix), name)
-			p.HSet(ctx, k.Meta(), "layout", queue.Layout, "groups", "x")
-			p.HSet(ctx, k.Groups(), "g", "25 -1 -1")
-			p.RPush(ctx, k.Ready("g"), "01M7Y3SQGNBVX5P66MY8JV56FH:1000")
+			p.RPush(ctx, queue.NewKeys(s.Prefix, name).Ready("g"), "01M7Y3SQGNBVX5P66MY8JV56FH:1000")
 		}
 		return nil
 	})

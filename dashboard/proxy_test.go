@@ -139,7 +139,7 @@ func TestAProxyMayStripThePrefix(t *testing.T) {
 		s.publish("orders", time.Hour, nil, "x")
 		return s
 	}
-	root, mounted, public := at("", ""), at("/page", ""), at("", "https://localhost/ops")
+	root, mounted, public, both := at("", ""), at("/page", ""), at("", "https://localhost/ops"), at("/ops", "https://localhost/ops")
 	for _, c := range []struct {
 		site         *site
 		path, header string
@@ -157,6 +157,8 @@ func TestAProxyMayStripThePrefix(t *testing.T) {
 		{public, "", "Via: 1.1 proxy", "/ops"},
 		{public, "/ops", "Via: 1.1 proxy", "/ops"},
 		{public, "", "Accept-Language: en", ""}, // from this machine
+		{both, "/ops", "Via: 1.1 proxy", "/ops"},
+		{both, "/ops", "Accept-Language: en", "/ops"},
 		{root, "", "X-Forwarded-Prefix: //evil.example.com", "-"},
 		{root, "", "X-Forwarded-Prefix: evil", "-"},
 		{root, "", "X-Forwarded-Prefix: /a\"b", "-"},

@@ -50,6 +50,7 @@ func (d *Dashboard) route() {
 	get("/job", "job", d.job)
 	get("/confirm", "confirm", d.confirm)
 	get("/", "error", func(*call) (*view, error) { return nil, errNoPage })
+	d.routes = append(d.routes, route{http.MethodPost, importPath, Operator, d.guarded(Operator, d.upload)})
 	post("/check", Viewer, d.examine)
 	post("/confirm", Operator, d.confirmed)
 	post("/job/stop", Operator, d.stopJob)

@@ -37,8 +37,8 @@ type schedulesPage struct {
 
 // moreSchedules is a topic with more schedules than a page shows.
 type moreSchedules struct {
-	Topic string
-	Count int
+	Topic        string
+	Shown, Count int
 }
 
 // scheduleRow is a schedule in a list.
@@ -152,7 +152,7 @@ func (d *Dashboard) schedulesOfMany(ctx context.Context, p *schedulesPage, page 
 			p.Unread++
 			p.Why = cmp.Or(p.Why, t.Err.Error())
 		case len(t.Schedules) > schedulesOfTopic:
-			p.More = append(p.More, moreSchedules{t.Topic, len(t.Schedules)})
+			p.More = append(p.More, moreSchedules{t.Topic, schedulesOfTopic, len(t.Schedules)})
 		}
 		for _, s := range t.Schedules[:min(len(t.Schedules), schedulesOfTopic)] {
 			p.Rows = append(p.Rows, scheduleRow{Schedule: s})
@@ -201,6 +201,7 @@ func newScheduleRow(s admin.Schedule, now time.Time) scheduleRow {
 type schedulePage struct {
 	scheduleRow
 	Dues    []time.Time     // when the next occurrences are due; none while it is paused without an end
+	Further bool            // there are more
 	Counted *countedOfTopic // nil: unknown
 }
 
@@ -236,7 +237,10 @@ func (d *Dashboard) schedule(c *call) (*view, error) {
 		now := d.sweep.now()
 		p := &schedulePage{scheduleRow: newScheduleRow(s, now)}
 		if from, comes := s.UpcomingFrom(now); p.Err == nil && comes {
-			p.Dues, p.Err = p.Defined.Upcoming(from, dueNext)
+			p.Dues, p.Err = p.Defined.Upcoming(from, dueNext+1)
+			if p.Further = len(p.Dues) > dueNext; p.Further {
+				p.Dues = p.Dues[:dueNext]
+			}
 		}
 		if stats, err := d.read(ctx, topic); err == nil {
 			p.Counted = countedOf(stats)

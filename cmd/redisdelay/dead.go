@@ -1,26 +1,16 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/spf13/cobra"
 
-	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
-	"github.com/redisdelay/watermill-redisdelay/internal/jsontext"
 	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
@@ -95,7 +85,7 @@ func (a *app) deadReasons(ctx context.Context, topic, group string) error {
 		a.out.note("%s", shared)
 	}
 	if reasons.Other > 0 {
-		a.out.note("%s have other reasons.", texts.Many(reasons.Other, "dead letter"))
+		a.out.note("These are the first %s that were found. Dead letters of others: %s.", texts.Many(len(reasons.Reasons), "reason"), texts.Number(reasons.Other))
 	}
 	return t.flush(fmt.Sprintf("Group %q of topic %q has no dead letters.", g.Group, topic), nil)
 }
@@ -143,77 +133,47 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string, ev
 	if err != nil {
 		return err
 	}
-	letters, err := readLetters(text)
+	operator, err := a.admin()
 	if err != nil {
 		return err
 	}
-	operator, before, err := a.stats(ctx, topic)
+	letters := admin.ReadLetters(text)
+	would, err := operator.ImportDead(ctx, topic, letters, admin.Import{DryRun: true})
 	if err != nil {
-		return err // a typo would make a new topic
-	}
-	if err := a.otherGroups(before, letters, everyGroup, "dead letters"); err != nil {
 		return err
 	}
-	messages := again(letters)
-	did := a.partitioned(ctx, operator, act{Action: "import", Topic: topic, Count: len(messages), Unit: "dead letter"})
+	if err := a.otherGroups(topic, would.From, would.Others, everyGroup, "dead letters"); err != nil {
+		return err
+	}
+	did := a.partitioned(ctx, operator, act{Action: "import", Topic: topic, Count: would.Letters, Unit: "dead letter"})
 	if ok, err := a.agreed(ctx, did); !ok {
 		return err
 	}
-	publisher, err := a.publisherTo(before)
-	if err != nil {
-		return err
-	}
-	defer publisher.Close()
 	a.begins(ctx, operator, did, "")
-	did.Count = 0
-	for some := range slices.Chunk(messages, 500) {
-		err := ctx.Err()
-		if err == nil {
-			err = publisher.Publish(topic, some...)
-		}
-		if err != nil {
-			a.record(ctx, operator, did.noted(), err)
-			a.out.note("%s of %s are imported; repeat the command for the others.", texts.Number(did.Count), texts.Many(len(messages), "dead letter"))
-			return err
-		}
-		did.Count += len(some)
-		a.out.progress("Imported %s of %s", texts.Number(did.Count), texts.Many(len(messages), "dead letter"))
-	}
-	after, err := operator.Stats(context.WithoutCancel(ctx), topic)
+	done, err := operator.ImportDead(ctx, topic, letters, admin.Import{EveryGroup: everyGroup, Progress: func(p admin.Progress) {
+		a.out.progress("Imported %s of %s", texts.Number(p.Done), texts.Many(would.Letters, "dead letter"))
+	}})
+	did.Count = done.Letters
+	a.record(ctx, operator, did.noted(), err)
 	if err != nil {
+		a.out.note("%s of %s are imported; repeat the command for the others.", texts.Number(did.Count), texts.Many(would.Letters, "dead letter"))
 		return err
 	}
-	if left := min(did.Count, max(0, after.Counters.LeftOut-before.Counters.LeftOut)); left > 0 {
-		did.Count -= left
-		a.out.note("%s left out, imported within the last hour.", texts.Many(left, "dead letter"))
+	if done.LeftOut > 0 {
+		a.out.note("%s left out, imported within the last hour.", texts.Many(done.LeftOut, "dead letter"))
 	}
-	a.record(ctx, operator, did.noted(), nil)
 	a.done(did)
 	return nil
 }
 
 // otherGroups says which groups of a topic get messages that they did not export; what is their
 // name. Without consent to that it returns a refusal.
-func (a *app) otherGroups(topic admin.Stats, letters []admin.Letter, everyGroup bool, what string) error {
-	from := map[string]bool{}
-	for _, l := range letters {
-		from[l.Group] = true
-	}
-	var others []string
-	for _, g := range topic.Groups {
-		if !from[g.Group] {
-			others = append(others, strconv.Quote(g.Group))
-		}
-	}
-	if len(others) == 0 || len(letters) == 0 {
+func (a *app) otherGroups(topic string, from, others []string, everyGroup bool, what string) error {
+	if len(others) == 0 {
 		return nil
 	}
-	quoted := []string{}
-	for _, name := range slices.Sorted(maps.Keys(from)) {
-		quoted = append(quoted, strconv.Quote(name))
-	}
 	said := fmt.Sprintf("the %s are of group %s, and an import delivers them to every group of topic %q, also to %s",
-		what, strings.Join(quoted, ", "), topic.Topic, strings.Join(others, ", "))
+		what, quotedAll(from), topic, quotedAll(others))
 	if !everyGroup {
 		return refuse("%s; --every-group does that", said)
 	}
@@ -221,53 +181,12 @@ func (a *app) otherGroups(topic admin.Stats, letters []admin.Letter, everyGroup 
 	return nil
 }
 
-// again returns the messages of exported dead letters. Each has a delay ID for an hour, so that a
-// repeated import leaves it out.
-func again(letters []admin.Letter) (messages []*message.Message) {
-	for _, l := range letters {
-		msg := message.NewMessage(l.UUID, l.Payload)
-		for key, value := range l.Metadata {
-			msg.Metadata.Set(key, value)
-		}
-		redisdelay.SetDelayID(msg, "imported "+l.Group+" "+l.ID, redisdelay.DelayIDKeep)
-		redisdelay.SetDelayIDWindow(msg, time.Hour)
-		messages = append(messages, msg)
+func quotedAll(names []string) string {
+	quoted := make([]string, len(names))
+	for i, name := range names {
+		quoted[i] = strconv.Quote(name)
 	}
-	return messages
-}
-
-// readLetters reads exported dead letters, byte for byte as they were.
-func readLetters(text []byte) (letters []admin.Letter, err error) {
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, len(text)+1)
-	for n := 1; lines.Scan(); n++ {
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
-			continue
-		}
-		l, err := readLetter(lines.Bytes())
-		if err != nil {
-			return nil, refuse("line %d is not an exported dead letter: %w", n, err)
-		}
-		letters = append(letters, l)
-	}
-	return letters, lines.Err()
-}
-
-func readLetter(line []byte) (l admin.Letter, err error) {
-	if err := jsontext.Read(line, &l); err != nil {
-		return l, err
-	}
-	var uuid struct {
-		Plain   *string `json:"uuid"`
-		Encoded *string `json:"uuid_base64"`
-	}
-	if err := json.Unmarshal(line, &uuid); err != nil {
-		return l, err
-	}
-	if l.ID == "" || uuid.Plain == nil && uuid.Encoded == nil {
-		return l, errors.New("it has no id or no uuid")
-	}
-	return l, nil
+	return strings.Join(quoted, ", ")
 }
 
 // input returns the content of a file, or of standard input.

@@ -177,6 +177,9 @@ func TestGolden(t *testing.T) {
 			}
 			fmt.Fprintf(&text, "exit code: %d\n\n", status)
 		}
+		if g.name == "dead-requeue" { // it comes, and dies again
+			w.await("orders", "billing", func(g admin.GroupStats) bool { return g.Dead == 3 })
+		}
 		if g.name == "msg-now" { // it comes
 			require.Eventually(t, func() bool {
 				stats, err := w.admin.Stats(t.Context(), "orders")

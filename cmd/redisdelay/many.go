@@ -142,12 +142,11 @@ func (w *manyWork) exported(topic string) (map[string]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	letters, err := readLetters(text)
-	if err != nil {
-		return nil, err
-	}
 	ids := map[string]bool{}
-	for _, l := range letters {
+	for l, err := range admin.ReadLetters(text) {
+		if err != nil {
+			return nil, err
+		}
 		w.group = cmp.Or(w.group, l.Group)
 		if l.Topic != topic || l.Group != w.group {
 			return nil, refuse("--from has dead letter %s of group %q of topic %q; this is about group %q of topic %q", l.ID, l.Group, l.Topic, w.group, topic)

@@ -362,11 +362,12 @@ func deniedTo(t *testing.T, owner redis.UniversalClient, user string) (denied []
 
 // redisRows are the rows of the table, for UPDATE=1.
 var redisRows = []string{
-	"`Publisher.Publish`, `publish`", "`Subscriber.Subscribe`", "`tail`", "`schedule`",
+	"`Publisher.Publish`, `publish`", "`Subscriber.Subscribe`", "`memory`", "`tail`",
 	"`topics TOPIC`, `groups ls`, `msg ls`, `dead ls`, `dead export`, `dead reasons`, `msg get`, `find`, `upcoming`",
 	"`topics`, `groups idle`, `top`, `workers`, `check`, `audit`, `history`, `schedules ls`, `schedules show`, `doctor`", "`metrics`, `ui`",
-	"`pause`, `resume`, `msg now`, `msg reschedule`, `msg reschedule --all`, `msg cancel`, `msg cancel --all`, `msg import`, `msg kill`, `dead requeue`, `dead purge`, `dead move`, `topics move`, `msg move`, `groups rm`, `groups limit`, `groups history`, `topics rm`, `workers release`",
-	"`schedules pause`, `schedules resume`, `schedules run`, `schedules rm`, `partitions set`, `repair`",
+	"`groups limit`, `groups history`, `schedules pause`, `schedules resume`, `partitions set`", "`schedule`, `ignore`, `unignore`",
+	"`pause`, `resume`, `msg now`, `msg reschedule`, `msg reschedule --all`, `msg cancel`, `msg cancel --all`, `msg import`, `msg kill`, `dead requeue`, `dead purge`, `dead move`, `topics move`, `msg move`, `groups rm`, `topics rm`, `workers release`",
+	"`schedules run`, `schedules rm`, `repair`",
 	"`CLIENT PAUSE`, `CLIENT KILL`, `CLIENT LIST`, `KEYS`, `SCAN`, `FLUSHALL`, `FLUSHDB`, `CONFIG GET`, `CONFIG SET`, `ACL LIST`, `MONITOR`, `SHUTDOWN`, `SCRIPT FLUSH`, `SCRIPT KILL`, `REPLICAOF`",
 	"`GET of another key`, `EVAL of another key`, `EVAL of a hidden key`, `PUBLISH on another channel`",
 }
@@ -414,12 +415,15 @@ func requireMatrix(t *testing.T, name string, columns []string, try func(act str
 	requireSection(t, rightsDocument, begin, end, want)
 }
 
+// mostOfRow is how many acts a row has, so that it can be read.
+const mostOfRow = 20
+
 // grouped returns rows of the acts in some rows that have the same cells.
 func grouped(rows []string, cells func(act string) string) (all []string) {
 	at := map[string]int{}
 	for _, act := range regexp.MustCompile("`[^`]+`").FindAllString(strings.Join(rows, " "), -1) {
 		key := cells(strings.Trim(act, "`"))
-		if i, known := at[key]; known {
+		if i, known := at[key]; known && strings.Count(all[i], ",")+1 < mostOfRow {
 			all[i] += ", " + act
 		} else {
 			at[key] = len(all)
@@ -536,10 +540,22 @@ func (g *guest) asks(method, path string, form ...string) (status int, body stri
 	for i := 0; i+1 < len(form); i += 2 {
 		values.Set(form[i], form[i+1])
 	}
-	r, err := http.NewRequest(method, g.address+path, strings.NewReader(values.Encode()))
+	return g.request(method, path, "application/x-www-form-urlencoded", values.Encode())
+}
+
+// sends sends a file.
+func (g *guest) sends(path, file string) (status int, body string) {
+	g.t.Helper()
+	return g.request(http.MethodPost, path, "multipart/form-data; boundary=x",
+		"--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n"+file+"\r\n--x--\r\n")
+}
+
+func (g *guest) request(method, path, kind, content string) (status int, body string) {
+	g.t.Helper()
+	r, err := http.NewRequest(method, g.address+path, strings.NewReader(content))
 	require.NoError(g.t, err)
 	if method == http.MethodPost {
-		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Content-Type", kind)
 		r.Header.Set("Origin", strings.TrimSuffix(g.address, "/"))
 		r.Header.Set("Sec-Fetch-Site", "same-origin")
 	}
@@ -585,6 +601,7 @@ func (g *guest) pageActs() map[string]func() error {
 			return errForbidden
 		},
 		"export dead letters": get("export?t=orders&g=billing"),
+		"import dead letters": func() error { return allowed(g.sends("import?t=orders", "")) },
 		"search by metadata":  get("messages?t=orders&key=kind&value=x"),
 		"find a message":      get("find?q=x"), "find by payload": get("find?q=x&by=text"), "find by metadata": get("find?q=kind%3Dx&by=metadata"),
 		"pause": post("pause", "t", "orders"), "resume": post("resume", "t", "orders"),
@@ -595,7 +612,8 @@ func (g *guest) pageActs() map[string]func() error {
 		"requeue many": many("requeue", "orders", "1", "g", "billing"), "purge many": many("purge", "orders", "1", "g", "billing"),
 		"move many": many("move", "orders", "1", "g", "billing", "to", "moved"), "remove a group": many("remove-group", "old", "1", "g", "g"),
 		"remove a topic": many("remove-topic", "doomed", "1"), "reschedule many": many("reschedule", "doomed", "1", "in", "2h"),
-		"deliver many now": many("deliver-now", "waits many", "1"), "cancel many": many("cancel", "waits many", "1"),
+		"move messages to a topic": many("move-messages", "orders", "0", "to", "moved", "create", "on", "state", "waiting", "uuid", "none"),
+		"deliver many now":         many("deliver-now", "waits many", "1"), "cancel many": many("cancel", "waits many", "1"),
 		"repair": func() error {
 			if err := post("check", "t", "broken")(); err != nil {
 				return err
@@ -641,9 +659,9 @@ func (g *guest) named(name string) string {
 }
 
 var pageRows = []string{
-	"`topics`, `topic`, `messages`, `message`, `reasons`, `schedules`, `audit log`, `find a message`", "`payload`, `search by metadata`, `find by metadata`, `find by payload`, `export dead letters`", "`check`",
+	"`topics`, `topic`, `messages`, `message`, `reasons`, `schedules`, `problems`, `memory`, `audit log`, `find a message`", "`payload`, `search by metadata`, `find by metadata`, `find by payload`, `export dead letters`, `import dead letters`", "`check`",
 	"`pause`, `resume`, `limit a group`, `keep a history`, `release a consumer`, `deliver now`, `reschedule`, `cancel`, `kill`, `requeue`, `delete`",
-	"`reschedule many`, `deliver many now`, `cancel many`",
+	"`reschedule many`, `deliver many now`, `cancel many`, `move messages to a topic`, `ignore a problem`, `end that it is ignored`",
 	"`requeue many`, `move many`, `purge many`, `remove a group`, `remove a topic`, `repair`, `stop an operation`",
 	"`pause a schedule`, `resume a schedule`, `run a schedule`, `remove a schedule`",
 }

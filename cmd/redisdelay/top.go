@@ -382,6 +382,9 @@ func (t *top) draw(out *os.File, rows []topRow, err error) {
 	}
 	lines := t.table(rows, width).lines()
 	t.first = min(t.first, max(len(lines)-1-max(height-3, 0), 0))
+	if all, room := len(lines)-1, max(height-3, 0); all > room && err == nil && !t.typing.Load() { // a part of them fits
+		head = fmt.Sprintf("Rows %s to %s of %s. %s", texts.Number(min(t.first+1, all)), texts.Number(min(t.first+room, all)), texts.Number(all), head)
+	}
 	lines = slices.Delete(lines, 1, 1+min(t.first, len(lines)-1))
 	lines = append([]string{cut(head, width), ""}, lines...)
 	var b strings.Builder

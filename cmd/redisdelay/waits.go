@@ -50,7 +50,7 @@ var choosers = []string{"all", "from", "since", "until", "metadata", "state", "g
 const manyMeant = `
 Without MESSAGE it is about many: those that the flags choose, or --all. They wait for their due time, or with --state
 for a retry of a group, and --since and --until are of the due time. It counts them, asks, and changes them in chunks
-of 100. It can be stopped between two chunks, and be run again. A message that does not wait any more when its turn comes
+of 50. It can be stopped between two chunks, and be run again. A message that does not wait any more when its turn comes
 stays as it is.`
 
 // declare adds the flags of many messages to a command on one message.

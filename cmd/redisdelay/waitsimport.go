@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -51,7 +52,7 @@ func (a *app) importWaits(ctx context.Context, topic, file string, everyGroup bo
 		return err // a typo would make a new topic
 	}
 	count := 0
-	retries := map[string]admin.Letter{}
+	retries := map[string]bool{} // groups
 	for w, err := range waitsIn(file) {
 		switch {
 		case err != nil:
@@ -59,18 +60,18 @@ func (a *app) importWaits(ctx context.Context, topic, file string, everyGroup bo
 		case w.UUID == "" && w.Payload == nil && len(w.Metadata) == 0:
 			return refuse("message %s of %s has no UUID, payload and metadata; a message that could not be read cannot be brought back", w.ID, file)
 		case w.State == admin.Retrying:
-			retries[w.Group] = admin.Letter{Group: w.Group}
+			retries[w.Group] = true
 		}
 		count++
 	}
-	if len(retries) > 0 {
-		var of []admin.Letter
-		for _, l := range retries {
-			of = append(of, l)
+	var others []string
+	for _, g := range before.Groups {
+		if len(retries) > 0 && !retries[g.Group] {
+			others = append(others, g.Group)
 		}
-		if err := a.otherGroups(before, of, everyGroup, "retries"); err != nil {
-			return err
-		}
+	}
+	if err := a.otherGroups(topic, slices.Sorted(maps.Keys(retries)), others, everyGroup, "retries"); err != nil {
+		return err
 	}
 	did := a.partitioned(ctx, operator, act{Action: "import", Topic: topic, Count: count, Unit: "message"})
 	if ok, err := a.agreed(ctx, did); !ok {

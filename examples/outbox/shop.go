@@ -53,7 +53,7 @@ func (s *shop) place(ctx context.Context, id string, remindIn time.Duration) err
 }
 
 // remindLater writes a reminder of an order into the outbox, in the transaction of the order. Its
-// delay ID is that of the row. So the Forwarder may publish it twice, and it comes once.
+// delay ID has the ID of the order. So the Forwarder may publish it twice, and it comes once.
 func (s *shop) remindLater(tx *sql.Tx, id string, at time.Time) error {
 	rows, err := wsql.NewPublisher(wsql.TxFromStdSQL(tx), wsql.PublisherConfig{SchemaAdapter: wsql.PostgreSQLQueueSchema{}}, s.log)
 	if err != nil {

@@ -255,7 +255,7 @@ func plain(output string) (lines []string) {
 	return lines
 }
 
-// requireNothingLost checks that only messages are left that are due in an hour, and that each
+// requireNothingLost checks that only messages are left that are due in a day, and that each
 // order has ended.
 func (r *reader) requireNothingLost() {
 	r.t.Helper()
@@ -264,7 +264,7 @@ func (r *reader) requireNothingLost() {
 	}
 	for i, status := range []string{"cancelled", "paid", "paid", "paid", "paid", "paid"} {
 		order := fmt.Sprintf("A-%d", i+1)
-		require.Equal(r.t, order+" is "+status+"\n", r.run(0, "./shop place "+order+" 1h"))
+		require.Equal(r.t, order+" is "+status+"\n", r.run(0, "./shop place "+order+" 24h"))
 	}
 }
 

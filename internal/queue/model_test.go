@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -100,6 +101,7 @@ func sequences(t *testing.T, s redistest.Server, thorough bool) (runs int) {
 			"requeue":    m.requeue,
 			"discard":    m.discard,
 			"kill":       m.kill,
+			"move":       m.move,
 			"pause":      m.pause,
 			"audit":      m.audit,
 		})
@@ -222,8 +224,11 @@ func (m *model) vanish() {
 		m.Mini.FlushAll()
 		return
 	}
-	require.NoError(m.t, m.Client.Unlink(ctx, append(m.Client.Keys(ctx, m.keys.Meta()[:len(m.keys.Meta())-len("meta")]+"*").Val(),
-		queue.Registry(m.Prefix))...).Err())
+	keys := []string{queue.Registry(m.Prefix)}
+	for _, topic := range []string{m.topic.Name, otherTopic} {
+		keys = append(keys, m.Client.Keys(ctx, strings.TrimSuffix(queue.NewKeys(m.Prefix, topic).Meta(), "meta")+"*").Val()...)
+	}
+	require.NoError(m.t, m.Client.Unlink(ctx, keys...).Err())
 }
 
 // counts adds to a counter of a group, "" for the topic.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/cqrs"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
@@ -14,9 +15,9 @@ import (
 
 // makeSubscriber makes the group of a handler, so that it misses nothing, however late the handler
 // starts.
-func makeSubscriber(client redis.UniversalClient, topic string) cqrs.EventProcessorSubscriberConstructorFn {
+func makeSubscriber(client redis.UniversalClient, topic string, logger watermill.LoggerAdapter) cqrs.EventProcessorSubscriberConstructorFn {
 	return func(p cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-		subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client, ConsumerGroup: p.HandlerName}, nil)
+		subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client, ConsumerGroup: p.HandlerName}, logger)
 		if err != nil {
 			return nil, err
 		}
@@ -28,7 +29,7 @@ func Example_subscriberConstructor() {
 	server, err := redisdelaytest.New(redisdelaytest.Config{})
 	check(err)
 	defer server.Close()
-	subscriber, err := makeSubscriber(server.Client(), "events")(cqrs.EventProcessorSubscriberConstructorParams{HandlerName: "billing"})
+	subscriber, err := makeSubscriber(server.Client(), "events", watermill.NopLogger{})(cqrs.EventProcessorSubscriberConstructorParams{HandlerName: "billing"})
 	check(err)
 	defer func() { check(subscriber.Close()) }()
 

@@ -13,5 +13,8 @@ func TestMain(m *testing.M) {
 	if text := os.Getenv(moveVariable); text != "" {
 		os.Exit(moveAndDie(text))
 	}
+	if text := os.Getenv(waitsVariable); text != "" {
+		os.Exit(changeAndDie(text))
+	}
 	faulttest.Main(m)
 }

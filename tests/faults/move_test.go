@@ -125,11 +125,13 @@ func holdings(t *testing.T, client redis.UniversalClient, topic string, groups .
 	return all
 }
 
+// soonest is when the first message is due. A move holds it back, and none is due before long.
+const soonest = 45 * time.Second
+
 // fillToMove has messages wait in a topic, soon and later, some under delay IDs. Others retry or
 // are dead, in one group or two.
 func fillToMove(t *testing.T, client redis.UniversalClient, topic string) {
 	t.Helper()
-	handle := queue.NewTopic(servers.MustClient(client), redisdelay.DefaultKeyPrefix, topic)
 	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, nil)
 	require.NoError(t, err)
 	publish := func(name string, due time.Duration) {
@@ -145,24 +147,34 @@ func fillToMove(t *testing.T, client redis.UniversalClient, topic string) {
 		publish(fmt.Sprint("now ", i), 0)
 	}
 	for _, group := range []string{"a", "b"} {
-		g := handle.Group(group)
-		claim := queue.Claim{Subscription: queue.Token(), Number: 1, Limit: 40, Lease: time.Hour, Bytes: 1 << 20}
-		call := g.ClaimCall(claim)
-		require.NoError(t, queue.Do(t.Context(), servers.MustClient(client), call))
-		claimed, err := claim.ReadClaim(call.Cmd())
-		require.NoError(t, err)
-		var failures []queue.Failure
-		for i := range claimed.Messages {
-			f := queue.Failure{Leased: &claimed.Messages[i], Reason: "it failed in " + group, Limit: -1, Retry: queue.In([]time.Duration{10 * time.Second, time.Hour}[i%2])}
-			f.Dead = i%3 == 0 || i%5 == 0 && group == "a"
-			failures = append(failures, f)
-		}
-		require.NoError(t, queue.Do(t.Context(), servers.MustClient(client), g.NackCalls(failures)...))
+		fail(t, client, topic, group, 40, func(i int) queue.Failure {
+			return queue.Failure{Reason: "it failed in " + group, Limit: -1, Retry: queue.In([]time.Duration{10 * time.Second, time.Hour}[i%2]),
+				Dead: i%3 == 0 || i%5 == 0 && group == "a"}
+		})
 	}
 	for i := range 170 {
-		publish(fmt.Sprint("later ", i), time.Duration(i)*time.Second+10*time.Second)
+		publish(fmt.Sprint("later ", i), time.Duration(i)*time.Second+soonest)
 	}
 	require.NoError(t, publisher.Close())
+}
+
+// fail has a group take n messages in hand, and fail each as failure says.
+func fail(t *testing.T, client redis.UniversalClient, topic, group string, n int, failure func(i int) queue.Failure) {
+	t.Helper()
+	g := queue.NewTopic(servers.MustClient(client), redisdelay.DefaultKeyPrefix, topic).Group(group)
+	claim := queue.Claim{Subscription: queue.Token(), Number: 1, Limit: n, Lease: time.Hour, Bytes: 1 << 20}
+	call := g.ClaimCall(claim)
+	require.NoError(t, queue.Do(t.Context(), servers.MustClient(client), call))
+	claimed, err := claim.ReadClaim(call.Cmd())
+	require.NoError(t, err)
+	require.Len(t, claimed.Messages, n)
+	var failures []queue.Failure
+	for i := range claimed.Messages {
+		f := failure(i)
+		f.Leased = &claimed.Messages[i]
+		failures = append(failures, f)
+	}
+	require.NoError(t, queue.Do(t.Context(), servers.MustClient(client), g.NackCalls(failures)...))
 }
 
 // movesAndDies moves all that a topic has to another and back, each time with one or two processes
@@ -170,17 +182,24 @@ func fillToMove(t *testing.T, client redis.UniversalClient, topic string) {
 func movesAndDies(t *testing.T, client redis.UniversalClient, rounds int, topics [2]string, addrs ...string) {
 	a, err := admin.New(admin.Config{Client: client})
 	require.NoError(t, err)
-	for _, topic := range topics {
-		for _, group := range []string{"a", "b"} {
-			s := newSubscriber(t, redisdelay.SubscriberConfig{Client: client, ConsumerGroup: group, TakeoverWindow: -1})
-			require.NoError(t, s.SubscribeInitialize(topic))
-		}
-	}
-	fillToMove(t, client, topics[0])
 	random := rand.New(rand.NewPCG(1, 2))
-	kills, both, late := 0, 0, 0
-	for round := 0; kills < rounds; round++ {
-		from, to := topics[round%2], topics[1-round%2]
+	kills, both, late, filled := 0, 0, 0, time.Time{}
+	from, to := topics[1], topics[0]
+	for kills < rounds {
+		if from, to = to, from; time.Since(filled) > soonest/3 { // a delay ID is free from the due time on
+			from, to = topics[0], topics[1]
+			for _, topic := range topics {
+				if _, err := a.DeleteTopic(t.Context(), topic, admin.DeleteOptions{}); err != nil {
+					require.ErrorIs(t, err, admin.ErrNotFound)
+				}
+				for _, group := range []string{"a", "b"} {
+					s := newSubscriber(t, redisdelay.SubscriberConfig{Client: client, ConsumerGroup: group, TakeoverWindow: -1})
+					require.NoError(t, s.SubscribeInitialize(topic))
+				}
+			}
+			filled = time.Now()
+			fillToMove(t, client, from)
+		}
 		before := holdings(t, client, from, "a", "b")
 		require.Len(t, before, 210)
 		for range 1 + random.IntN(2) {

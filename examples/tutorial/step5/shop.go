@@ -77,7 +77,6 @@ func (s *shop) subscriber(topic, group string) message.Subscriber {
 		Client:        s.client,
 		ConsumerGroup: group,
 		CloseTimeout:  20 * time.Second,
-		MaxDeliveries: 3,
 		Backoff:       redisdelay.ExponentialBackoff(500*time.Millisecond, 10*time.Minute),
 	}, s.logger)
 	check(err)
