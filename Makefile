@@ -38,7 +38,7 @@ test: ## the tests of this module but tests/faults, on an embedded Redis and a r
 	@echo 'make test: the tests of this module but tests/faults, on an embedded Redis and on a redis-server.'
 	@echo 'It takes about $(if $(RACE),ten,four) minutes on two CPUs, and two more the first time, to compile. It prints a line for each package:'
 	@$(RUNNER)
-	@scripts/with-redis.sh sh -c 'go run ./scripts/runtests -slowest=$(SLOWEST) \
+	@scripts/with-redis.sh sh -c 'go run ./scripts/runtests -lanes=2 -slowest=$(SLOWEST) \
 		". $(if $(RACE),$(RACED)) -timeout=20m -parallel=4 $$(go list ./... | grep -v -e /tests/faults$(if $(RACE), -e /internal/queue$$))" \
 		$(if $(RACE),". -timeout=20m -parallel=4 ./internal/queue")'
 
@@ -52,12 +52,12 @@ slowest: test ## make test, and then the twenty slowest tests by name
 # tests/faults has to stay short. It computes more than it waits: with four at a time it takes longer than with three.
 test-ci: ## what CI runs besides: tests/faults in its short form, the other modules, with the race detector
 	@echo 'make test-ci: tests/faults in its short form, and the other modules, with the race detector.'
-	@echo 'It takes about nine minutes on two CPUs, and two more the first time, to compile. It prints a line for each package:'
+	@echo 'It takes about six minutes on two CPUs, and two more the first time, to compile. It prints a line for each package:'
 	@$(RUNNER)
 	@scripts/with-redis.sh go run ./scripts/runtests -lanes=2 -slowest=$(SLOWEST) \
 		'. $(RACED) -timeout=20m -parallel=3 ./tests/faults' \
 		'. -timeout=5m -run=TestUniversalReconnect ./tests' \
-		$(foreach module,$(MODULES),'$(module) $(RACED) -timeout=20m -skip=RabbitMQ ./...')
+		$(foreach module,$(MODULES),'$(module) $(RACED) -timeout=20m -parallel=4 -skip=RabbitMQ ./...')
 
 # tests/brokers without the race detector, because watermill-amqp has a data race where it reconnects.
 test-brokers: ## streams, and the relay with brokers: Redis Streams, NATS JetStream, RabbitMQ, Kafka (kfake), PostgreSQL, gochannel; the tool with RabbitMQ; the outbox in PostgreSQL

@@ -199,7 +199,11 @@ func (s *Subscriber) lookForMore(ctx context.Context, topic string, n int) {
 // error.
 func (s *Subscriber) Close() error {
 	err := s.plain.Close()
-	late := time.NewTimer(100 * time.Millisecond) // a subscription may hang, of which err tells
+	rest := time.Second // for a call of Redis that the client does not give up
+	if err != nil {
+		rest = 100 * time.Millisecond // a subscription hangs
+	}
+	late := time.NewTimer(rest)
 	defer late.Stop()
 	s.mu.Lock()
 	open := slices.Collect(maps.Keys(s.open))
@@ -211,7 +215,7 @@ func (s *Subscriber) Close() error {
 		select {
 		case <-r.closed:
 		case <-late.C:
-			return err
+			return cmp.Or(err, fmt.Errorf("close subscriber: topic %q: its channel is still open %v after its subscriptions have ended", r.topic, rest))
 		}
 	}
 	return err

@@ -50,7 +50,8 @@ func (w *world) publish(topic, uuid, payload string, metadata ...string) {
 }
 
 // subscribe consumes a topic in a group until the test ends, or until stop is called. What becomes
-// of a message its payload says: "die: reason", "retry" in an hour or "retry: 30s", "hold", or else an ack.
+// of a message its payload says: "die: reason", "retry" (in an hour) or "retry: 30s", "hold", or
+// else an ack.
 func (w *world) subscribe(topic string, config redisdelay.SubscriberConfig) (stop func()) {
 	w.t.Helper()
 	config.Client = w.client

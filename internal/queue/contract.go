@@ -45,6 +45,7 @@ var (
 	refusing   = regexp.MustCompile(`\{"(\w+)"\}`)
 	direct     = regexp.MustCompile(`#KEYS\b|#ARGV\b|\bKEYS\[|\bARGV\[\d`)
 	eachOf     = regexp.MustCompile(`^( *)--@each (\w+) (\w+)((?: \w+)+)$`)
+	sections   = []string{"KEYS", "ARGV", "REPLY", "CONSTANTS"}
 	luaWords   = strings.Fields("and break do else elseif end false for function if in local nil not or repeat return then true until while")
 	keyTypes   = []string{"hash", "zset", "list", "string", "stream", "key"}
 	argTypes   = []string{"text", "number", "flag"}
@@ -67,7 +68,13 @@ func readContract(text string, fault func(format string, args ...any)) *contract
 		if !strings.HasPrefix(line, "--") {
 			break
 		}
-		if m := section.FindStringSubmatch(line); m != nil {
+		// Each process reads all headers when it starts: expressions see lines that can match.
+		var m []string
+		titled := strings.HasPrefix(line, "-- ") && slices.ContainsFunc(sections, func(name string) bool { return strings.HasPrefix(line[3:], name) })
+		if titled {
+			m = section.FindStringSubmatch(line)
+		}
+		if m != nil {
 			what, noun = m[1], m[3]
 			switch {
 			case noun == "":
@@ -87,13 +94,15 @@ func readContract(text string, fault func(format string, args ...any)) *contract
 			}
 			continue
 		}
-		if noSection.MatchString(line) {
+		if titled && noSection.MatchString(line) {
 			fault("has a section that nobody knows: %s", line)
 		}
 		if what == "" || !strings.HasPrefix(line, "--   ") {
 			what = ""
-			for _, m := range refusing.FindAllStringSubmatch(line, -1) {
-				c.refusals = append(c.refusals, m[1])
+			if strings.Contains(line, `{"`) {
+				for _, m := range refusing.FindAllStringSubmatch(line, -1) {
+					c.refusals = append(c.refusals, m[1])
+				}
 			}
 			continue
 		}
@@ -110,8 +119,7 @@ func readContract(text string, fault func(format string, args ...any)) *contract
 			c.constants[m[1]] = m[2]
 			continue
 		}
-		m := entry.FindStringSubmatch(line)
-		if m == nil {
+		if m = entry.FindStringSubmatch(line); m == nil {
 			fault("has an entry of %s without a type: %s", what, line)
 			continue
 		}

@@ -62,7 +62,8 @@ func TestALimitHoldsOverAFailover(t *testing.T) {
 func limitedWorld(t *testing.T, place faulttest.Place) *faulttest.World {
 	t.Helper()
 	w := faulttest.NewWorld(t, place)
-	// 250 a second, of which a quarter comes twice: more than the limit, and no more, because the rest is drained at the end.
+	// 250 a second, of which a quarter comes twice, is more than the limit. Much more would have to
+	// be drained at the end.
 	w.Start(faulttest.Worker{
 		Role: faulttest.Publisher, Name: "publisher", Callers: 2, Batch: 5, PauseMS: 40, DelaysMS: []int{0, 0, 0, 500},
 		Do: []string{faulttest.Ack, faulttest.Ack, faulttest.Ack, faulttest.Nack(1, 20*time.Millisecond)},
