@@ -133,7 +133,7 @@ func TestDeadLettersAreImportedIntoAPartitionedTopic(t *testing.T) {
 	})
 }
 
-// What was published once is imported, whatever the limits and however long the names.
+// Large letters are imported whatever the limits, and those of groups with long names.
 func TestLargeLettersAndLongNamesAreImported(t *testing.T) {
 	t.Parallel()
 	s := setupOn(t, redistest.Server{Client: redistest.Start(t).Client(t), Prefix: "own"})
