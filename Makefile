@@ -24,6 +24,8 @@ help: ## show these lines
 RACE    ?=
 SLOWEST ?= 0
 RACED   := -race -gcflags=github.com/yuin/gopher-lua/...=-race=false
+# A raced program would end a second later, for goroutines that are left to watch. goleak sees that tests leave none.
+export GORACE ?= atexit_sleep_ms=0
 
 # Two modules run at a time. The longest comes first.
 MODULES := cmd/redisdelay tests/components prometheus otel examples/observed examples/delayed-redisstream examples/delayed-nats examples/delayed-kafka examples/retry-kafka

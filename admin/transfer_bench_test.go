@@ -17,8 +17,8 @@ import (
 // BenchmarkMove moves 100,000 waiting messages, half of them with delay IDs, between two topics of
 // two groups. Meanwhile subscribers consume another topic, and both of these, with a message due
 // each five milliseconds. It reports the 99th percentile of the lateness of each, and the fiftieth
-// of the longest scripts by SLOWLOG, which fails it at 10 ms. All are of the quietest round, because
-// others may have the processor. "nothing" tells how late they are without.
+// of the longest scripts by SLOWLOG, which fails it at 10 ms. All are of the quietest round: others
+// may have the processor. "nothing" tells how late they are without.
 func BenchmarkMove(b *testing.B) {
 	const n = 100_000
 	s := setupOn(b, redistest.Server{Client: redistest.Start(b, "--slowlog-log-slower-than", "200", "--slowlog-max-len", "100000").Client(b), Prefix: "bench"})

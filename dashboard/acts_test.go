@@ -113,3 +113,21 @@ func TestTheAuditLogHasDueTimesAndIsFiltered(t *testing.T) {
 	status, _ := s.get("/audit?since=soonish")
 	require.Equal(t, http.StatusBadRequest, status)
 }
+
+// Metadata by which somebody chose messages is not shown to those who may not see metadata.
+func TestTheAuditLogAndJobsHideMetadata(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, operator)
+	s.publish("orders", time.Hour, map[string]string{"kind": "gift"}, "x")
+	_, job := s.post("/confirm", "do", "cancel", "t", "orders", "state", "waiting", "key", "kind", "value", "gift", "count", "1", "typed-count", "1", "typed-name", "orders")
+	require.Eventually(t, func() bool { _, body := s.get(job); return strings.Contains(body, "<strong>Done</strong>") }, testkit.Soon, time.Millisecond)
+	require.NoError(t, s.admin.Record(ctx, admin.Act{By: "bob", Action: "cancel", Topic: "orders", Detail: "since 1h, metadata api_token=geheim", Error: "metadata pin=geheim"}))
+	for _, address := range []string{job, "/audit"} {
+		_, body := s.get(address)
+		require.Contains(t, body, "metadata kind=gift", address)
+		require.NotContains(t, body, "geheim")
+		s.page.ServeAs(viewer, func() { _, body = s.get(address) })
+		require.NotContains(t, body, "gift", address)
+		require.Contains(t, body, "metadata that is hidden here", address)
+	}
+}

@@ -45,13 +45,32 @@ func (d *Dashboard) audit(c *call) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.Acts, p.First = found.Acts, c.q("cursor") == ""
+	p.First = c.q("cursor") == ""
+	for _, act := range found.Acts {
+		act.Detail, act.Error = d.seenText(act.Detail, c.user), d.seenText(act.Error, c.user)
+		p.Acts = append(p.Acts, act)
+	}
 	filter := []string{"by", p.By, "t", p.Topic, "since", p.Since, "zone", c.q("zone")}
 	p.Newest = d.address("/audit", filter...)
 	if found.Next != "" {
 		p.Next = d.address("/audit", append(filter, "cursor", found.Next)...)
 	}
 	return &view{Title: "Audit log", Crumbs: []crumb{{"Topics", d.address("/")}}, Now: d.sweep.now(), Live: p.First && p.Since == "", Data: p}, nil
+}
+
+// seenText returns what a user sees of a text of an act, which may name the metadata by which it
+// chose: that and what follows only with User.Contents, and not if the key is hidden.
+func (d *Dashboard) seenText(text string, user User) string {
+	before, chosen, found := strings.Cut(text, "metadata ")
+	if !found {
+		return text
+	}
+	for pair := range strings.SplitSeq(chosen, "metadata ") {
+		if key, _, _ := strings.Cut(pair, "="); !user.Contents || d.names.hide(key) {
+			return before + "metadata that is hidden here"
+		}
+	}
+	return text
 }
 
 // acts returns as many acts as the filter's Limit, if there are so many.

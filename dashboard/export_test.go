@@ -36,3 +36,11 @@ func Forms(payload string, names ...string) (asJSON, text string, cut bool) {
 func Searched(payload string, names ...string) string {
 	return string(hiddenNamesOf(names).searchable([]byte(payload)))
 }
+
+// ServeAs has requests be of another user while do runs.
+func (d *Dashboard) ServeAs(user User, do func()) {
+	before := d.config.Anonymous
+	defer func() { d.config.Anonymous = before }()
+	d.config.Anonymous = user
+	do()
+}

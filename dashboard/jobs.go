@@ -45,6 +45,7 @@ type jobView struct {
 	Stopped      bool
 	Findings     *findings // of a check or a repair that has ended
 	Said         []string  // what else there is to know about its end
+	Chosen       string    // the filter, as far as the user may see it
 }
 
 // Checks returns whether the job only checks.
@@ -251,6 +252,7 @@ func (d *Dashboard) job(c *call) (*view, error) {
 	if !j.Work.removesTopic() {
 		crumbs = append(crumbs, crumb{j.Target.Topic, d.address("/topic", "t", j.Target.Topic)})
 	}
+	j.Chosen = d.seenText(j.Target.Asked.String(), c.user)
 	return &view{Title: j.Title(), Crumbs: crumbs, Now: d.sweep.now(), Live: true, Data: j}, nil
 }
 

@@ -19,6 +19,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
+	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
 // at runs a command with an environment of its own.
@@ -277,7 +278,8 @@ func TestNamesThatBeginWithADash(t *testing.T) {
 
 func TestAPauseOverAPauseAsks(t *testing.T) {
 	t.Parallel()
-	w := emptyWorld(t)
+	server := redisdelaytest.Start(t) // its clock stands still
+	w := newWorld(t, server.Client(), server.Addr())
 	w.group("orders", "billing")
 	pausing := func(more ...string) (int, string) {
 		status, out, said := w.run("", append([]string{"pause", "orders", "--as", "bob"}, more...)...)

@@ -23,6 +23,7 @@ type system struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	setLogger      func(*slog.Logger) // makes a logger that of the process; nil: that stays
+	completes      time.Duration      // limits what the shell waits for a completion; 0: two seconds
 }
 
 const (

@@ -58,6 +58,11 @@ func toHTTP(t *testing.T, environment []string, url string, args ...string) *des
 	return to
 }
 
+// transportOf returns what a destination connects with.
+func transportOf(to *destination) *http.Transport {
+	return to.Publisher.(*httpPublisher).client.Transport.(*http.Transport)
+}
+
 // webhookOf is a message as the relay gives it to a destination.
 func webhookOf(payload string, metadata ...string) *message.Message {
 	msg := message.NewMessage("uuid", []byte(payload))
@@ -466,10 +471,12 @@ func TestConnectionIsClosedIfTheServerIsSilentInTLS(t *testing.T) {
 		close(closed)
 	})
 	to := toHTTP(t, nil, "https://"+address, "--http-timeout", "100ms")
+	require.Equal(t, connectTimeout, transportOf(to).TLSHandshakeTimeout)
+	transportOf(to).TLSHandshakeTimeout = time.Second
 	require.ErrorContains(t, to.Publish(topic, webhookOf("x")), "does not answer within 100ms")
 	select {
 	case <-closed:
-	case <-time.After(3 * connectTimeout):
+	case <-time.After(patience):
 		require.FailNow(t, "the connection stays")
 	}
 }
@@ -503,12 +510,15 @@ func TestDeadConnectionOfHTTP2IsClosed(t *testing.T) {
 		}
 	})
 	to := toHTTP(t, nil, "https://"+address, "--http-timeout", "1s", "--http-tls-insecure")
+	pings := transportOf(to).HTTP2
+	require.Equal(t, http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout}, *pings)
+	pings.SendPingTimeout, pings.PingTimeout = time.Second, time.Second
 	require.NoError(t, to.Publish(topic, webhookOf("x")))
 	dead.Store(true)
 	require.Error(t, to.Publish(topic, webhookOf("x")))
 	select {
 	case <-closed:
-	case <-time.After(3 * (pingAfter + pingTimeout)):
+	case <-time.After(patience):
 		require.FailNow(t, "the connection stays")
 	}
 }

@@ -29,11 +29,13 @@ type natsKind struct {
 	tls             *tlsSettings
 	provision       *bool
 	drop            *bool
+	ping            time.Duration // between pings; after three without an answer the connection is lost
 }
 
 func declareNATS(s *settings) destinationKind {
 	return &natsKind{
 		settings:  s,
+		ping:      5 * time.Second,
 		urls:      s.list("nats", "for --to nats: `nats://host:port`, one or several; `tls://` for TLS"),
 		username:  s.text("nats-username", "", "user of NATS"),
 		password:  s.secret("nats-password", "the password"),
@@ -101,7 +103,7 @@ func (k *natsKind) connection(logger *slog.Logger) (servers string, options []na
 		natsclient.Timeout(5 * time.Second),
 		natsclient.RetryOnFailedConnect(true),
 		natsclient.MaxReconnects(-1),
-		natsclient.PingInterval(5 * time.Second), // after three unanswered pings the connection is lost
+		natsclient.PingInterval(k.ping),
 		natsclient.IgnoreAuthErrorAbort(),
 		natsclient.ReconnectBufSize(-1), // without a buffer, an unsent message is an error and not sent again beside its retry
 		natsclient.DisconnectErrHandler(func(_ *natsclient.Conn, err error) {

@@ -113,13 +113,16 @@ func TestNATSStartsLaterAndRestarts(t *testing.T) {
 func TestSilentlyLostConnectionToNATSIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	address, connected := forgetfulNATS(t)
-	to, err := reading(t, nil, "--nats", "nats://"+address).kinds["nats"].open(1, quiet())
+	kind := reading(t, nil, "--nats", "nats://"+address).kinds["nats"].(*natsKind)
+	require.Equal(t, 5*time.Second, kind.ping)
+	kind.ping = 20 * time.Millisecond
+	to, err := kind.open(1, quiet())
 	require.NoError(t, err)
 	defer to.Close()
-	for _, within := range []time.Duration{patience, patience / 2} {
+	for range 2 {
 		select {
 		case <-connected:
-		case <-time.After(within):
+		case <-time.After(patience):
 			require.FailNow(t, "nobody connects")
 		}
 	}

@@ -134,6 +134,7 @@ type shownSchedule struct {
 	Further  bool           `json:"-"`                 // more of them follow
 	Problem  string         `json:"problem,omitempty"` // why that cannot be told
 	Counters countedOfTopic `json:"topic_counters"`
+	now      time.Time      // the server's clock
 }
 
 // countedOfTopic is what a topic has counted of all its schedules.
@@ -163,7 +164,7 @@ func (a *app) showSchedule(ctx context.Context, operator *admin.Admin, topic, na
 	if err != nil {
 		return err
 	}
-	shown := shownSchedule{Schedule: s, Upcoming: []time.Time{}, Counters: countedOf(stats)}
+	shown := shownSchedule{Schedule: s, Upcoming: []time.Time{}, Counters: countedOf(stats), now: stats.Now}
 	defined, err := periodic.FromDefinition(name, s.Definition)
 	if from, comes := s.UpcomingFrom(stats.Now); err == nil && comes {
 		var dues []time.Time
@@ -243,6 +244,8 @@ func (a *app) saySchedule(shown shownSchedule, zone *time.Location) {
 	}
 	a.sayPart("last error", errorText(s.LastError))
 	switch {
+	case s.Next.IsZero() && s.Expected.After(shown.now) && (s.LastError == nil || s.LastError.InRow == 0): // such as after a cancel of the one before
+		a.sayPart("next due", stamp(s.Expected)+", and it is not in Redis yet")
 	case s.Next.IsZero() && !s.Expected.IsZero():
 		a.sayPart("next due", stamp(s.Expected)+", and it is not in Redis: "+s.WhyLate())
 	case s.Pause != nil:

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -240,7 +241,7 @@ func (a *app) completeReason(c *cobra.Command, group *string) {
 
 // completed returns the names that begin with the prefix, and are plain text.
 func (a *app) completed(cmd *cobra.Command, prefix string, find func(context.Context) ([]string, error)) (found []string, _ cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Root().Context()), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Root().Context()), cmp.Or(a.sys.completes, 2*time.Second))
 	defer cancel()
 	names, err := []string(nil), a.settings.resolve(cmd.Flags())
 	if err == nil {

@@ -50,7 +50,7 @@ func (w *world) publish(topic, uuid, payload string, metadata ...string) {
 }
 
 // subscribe consumes a topic in a group until the test ends, or until stop is called. What becomes
-// of a message its payload says: "die: reason", "retry", "hold", or else an ack.
+// of a message its payload says: "die: reason", "retry" in an hour or "retry: 30s", "hold", or else an ack.
 func (w *world) subscribe(topic string, config redisdelay.SubscriberConfig) (stop func()) {
 	w.t.Helper()
 	config.Client = w.client
@@ -70,7 +70,8 @@ func (w *world) subscribe(topic string, config redisdelay.SubscriberConfig) (sto
 				redisdelay.DeadOnNack(msg, errors.New(reason))
 				msg.Nack()
 			case "retry":
-				redisdelay.DelayFor(msg, 30*time.Second)
+				after, _ := time.ParseDuration(reason)
+				redisdelay.DelayFor(msg, cmp.Or(after, time.Hour))
 				msg.Nack()
 			case "hold":
 				go func() { <-msg.Context().Done() }()
@@ -180,7 +181,7 @@ func (w *world) hear(ctx context.Context, text string, do func(), args ...string
 
 func (w *world) with(ctx context.Context, stdin string, args ...string) (status int, stdout, stderr string) {
 	var out, errs strings.Builder
-	sys := system{environment: []string{"REDISDELAY_REDIS=" + w.addr}, stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs}
+	sys := system{environment: []string{"REDISDELAY_REDIS=" + w.addr}, stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs, completes: patience}
 	status = run(ctx, args, sys)
 	return status, out.String(), errs.String()
 }

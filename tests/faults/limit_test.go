@@ -62,8 +62,9 @@ func TestALimitHoldsOverAFailover(t *testing.T) {
 func limitedWorld(t *testing.T, place faulttest.Place) *faulttest.World {
 	t.Helper()
 	w := faulttest.NewWorld(t, place)
+	// 250 a second, of which a quarter comes twice: more than the limit, and no more, because the rest is drained at the end.
 	w.Start(faulttest.Worker{
-		Role: faulttest.Publisher, Name: "publisher", Callers: 2, Batch: 5, PauseMS: 20, DelaysMS: []int{0, 0, 0, 500},
+		Role: faulttest.Publisher, Name: "publisher", Callers: 2, Batch: 5, PauseMS: 40, DelaysMS: []int{0, 0, 0, 500},
 		Do: []string{faulttest.Ack, faulttest.Ack, faulttest.Ack, faulttest.Nack(1, 20*time.Millisecond)},
 	})
 	return w
@@ -153,7 +154,7 @@ func monitor(ctx context.Context, in *redistest.Instance) (*bufio.Reader, error)
 // read takes in a line, such as: +1700000000.123456 [0 lua] "HSET" "key" "field" "value"
 func (l *leaseLog) read(server int, line string, last *call) {
 	head, _, _ := strings.Cut(line, "]")
-	quoted := quotedWord.FindAllString(line, 3)
+	quoted := quotedWord.FindAllString(line[:min(len(line), 500)], 2) // arguments may be long, and are of no use here
 	if len(quoted) < 2 {
 		return
 	}
@@ -215,7 +216,9 @@ func (l *leaseLog) check(t *testing.T) {
 			span := leases[j].at.Sub(leases[i].from)
 			bound := float64(burst) + limitRate*span.Seconds()
 			worst = max(worst, float64(j-i+1)/bound)
-			require.LessOrEqual(t, float64(j-i+1), bound, "%d messages are leased in %v from %v on", j-i+1, span, leases[i].from)
+			if float64(j-i+1) > bound { // an assertion for each of ten million spans takes a minute
+				require.FailNow(t, "the limit does not hold", "%d messages are leased in %v from %v on, and may be %.1f", j-i+1, span, leases[i].from, bound)
+			}
 		}
 	}
 	require.LessOrEqual(t, l.most, limitAtOnce)
