@@ -59,7 +59,7 @@ func (s *site) recurs(topics, schedules []string) {
 }
 
 // stops is how the page says that a list has not all.
-var stops = regexp.MustCompile(`[Tt]he first \d+|the oldest \d|Page 1 of|This page has|not shown|Others follow|older ones|next page`)
+var stops = regexp.MustCompile(`[Tt]he first \d+|the oldest \d|Page 1 of|This page has|not shown|Others follow|older ones|next page goes on`)
 
 // A list of the page that leaves something out says so, with numbers. One that has all does not.
 func TestAListOfThePageThatStopsAtASizeSaysSo(t *testing.T) {
