@@ -142,7 +142,7 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string, ev
 	if err != nil {
 		return err
 	}
-	if err := a.otherGroups(topic, would.From, would.Others, everyGroup, "dead letters"); err != nil {
+	if err := a.otherGroups(topic, would.From, would.Others, everyGroup); err != nil {
 		return err
 	}
 	did := a.partitioned(ctx, operator, act{Action: "import", Topic: topic, Count: would.Letters, Unit: "dead letter"})
@@ -166,14 +166,14 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string, ev
 	return nil
 }
 
-// otherGroups says which groups of a topic get messages that they did not export; what is their
-// name. Without consent to that it returns a refusal.
-func (a *app) otherGroups(topic string, from, others []string, everyGroup bool, what string) error {
+// otherGroups says which groups of a topic get dead letters that they did not export. Without
+// consent to that it returns a refusal.
+func (a *app) otherGroups(topic string, from, others []string, everyGroup bool) error {
 	if len(others) == 0 {
 		return nil
 	}
-	said := fmt.Sprintf("the %s are of group %s, and an import delivers them to every group of topic %q, also to %s",
-		what, quotedAll(from), topic, quotedAll(others))
+	said := fmt.Sprintf("the dead letters are of group %s, and an import delivers them to every group of topic %q, also to %s",
+		quotedAll(from), topic, quotedAll(others))
 	if !everyGroup {
 		return refuse("%s; --every-group does that", said)
 	}
