@@ -1,6 +1,8 @@
 package partition
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/partitions"
@@ -14,6 +16,25 @@ func (p *Publisher) Refresh(after time.Duration) { p.numbers.refresh = after }
 
 // Follow sets how often a Subscribe looks for another number of partitions.
 func (s *Subscriber) Follow(every time.Duration) { s.follow = every }
+
+// Shares returns into how many shares the only Subscribe of a Subscriber divides its limit.
+func (s *Subscriber) Shares() int { return s.only(func(*reading) {}) }
+
+// FollowNow has the only Subscribe of a Subscriber look for another number now. It returns Shares.
+func (s *Subscriber) FollowNow() int { return s.only((*reading).followNumber) }
+
+func (s *Subscriber) only(do func(*reading)) int {
+	s.mu.Lock()
+	r := slices.Collect(maps.Keys(s.open))[0]
+	s.mu.Unlock()
+	reply := make(chan int, 1)
+	select {
+	case r.events <- func() bool { do(r); reply <- r.shares; return true }:
+		return <-reply
+	case <-r.closed:
+		return 0
+	}
+}
 
 // Look has the Subscribes of a Subscriber spread their partitions now. It returns how many of a
 // topic wait until their handlers are done.

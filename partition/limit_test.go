@@ -2,8 +2,11 @@ package partition_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -226,10 +229,42 @@ func TestTheSharesNeverAddUpToMoreThanTheLimit(t *testing.T) {
 		reads(t, asks, 4)
 		set(t, s, 2, 0, 0)
 		comes(2, queue.GroupLimit{Rate: 20, Burst: 4, AtOnce: 6})
+		testkit.Eventually(t, func() bool { return first.Shares() == 2 && second.Shares() == 2 }, "one has not heard that the number is lower")
 		set(t, s, 2, 0, 4)
 		comes(4, queue.GroupLimit{Rate: 10, Burst: 2, AtOnce: 3})
 		reads(t, asks, 4)
 		w.require(t, queue.GroupLimit{Rate: 40, Burst: 8, AtOnce: 12})
+	})
+}
+
+// A share that was raised for fewer partitions is lowered at once if there are more by then.
+func TestASharesRaiseIsTakenBackIfTheNumberHasGrown(t *testing.T) {
+	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		asks := s
+		known := s.Client.(*redis.Client).Options()
+		client := redis.NewClient(&redis.Options{Addr: known.Addr, DB: known.DB})
+		t.Cleanup(func() { _ = client.Close() })
+		var armed atomic.Bool
+		first := "{" + topics(t, topic, 1)[0] + "}"
+		client.AddHook(redistest.Hook(func(_ context.Context, calls []redis.Cmder, next func() error) error {
+			for _, call := range calls {
+				if call.Name() == "evalsha" && strings.Contains(fmt.Sprint(call.Args()...), first) && armed.CompareAndSwap(true, false) {
+					set(t, asks, 4, 0, 0) // just before the group is registered with its larger share
+				}
+			}
+			return next()
+		}))
+		s.Client = client
+		set(t, s, 4, 0, 0)
+		sub := newSubscriber(t, s, 0, limited(40, 8, 12))
+		sub.Follow(time.Hour)
+		testkit.SubscribeTo(t, sub, topic)
+		require.Equal(t, 4, sub.Shares())
+		set(t, asks, 2, 0, 0)
+		armed.Store(true)
+		require.Equal(t, 4, sub.FollowNow())
+		require.False(t, armed.Load())
+		requireShares(t, asks, 4, queue.GroupLimit{Rate: 10, Burst: 2, AtOnce: 3})
 	})
 }
 

@@ -215,7 +215,7 @@ func (r *reading) followNumber() {
 	ctx, cancel := context.WithTimeout(r.ctx, lookFor)
 	defer cancel()
 	names, err := r.s.partitions(ctx, r.topic)
-	had := len(r.parts)
+	had, shares := len(r.parts), r.shares
 	switch {
 	case r.ctx.Err() != nil:
 		return // the subscriptions end
@@ -234,6 +234,9 @@ func (r *reading) followNumber() {
 		r.s.logger.Error("Cannot follow the number of partitions, trying again", err, fields)
 	case len(r.parts) != had:
 		r.s.logger.Info("The number of partitions has changed", fields.Add(watermill.LogFields{"partitions": len(r.parts), "before": had}))
+	}
+	if err == nil && r.shares < shares {
+		r.followNumber() // it may have grown since it was read, and then a raised share is too much
 	}
 }
 
