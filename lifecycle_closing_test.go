@@ -187,7 +187,7 @@ func testDeployments(t *testing.T, handlers int) {
 		publish(t, p, "t", numbered(0, all)...)
 		limited := func(c *redisdelay.SubscriberConfig) { c.MaxDeliveries = 2 }
 		for i := range deployments {
-			messages, end := subscribeToEnd(t, s, "t", how, closingWithin(300*time.Millisecond), inFlight(handlers), leaseOf(never), limited)
+			messages, end := subscribeToEnd(t, s, "t", how, closingWithin(1200*time.Millisecond), inFlight(handlers), leaseOf(never), limited)
 			var running []*message.Message
 			for range handlers {
 				msg := receive(t, messages)

@@ -14,6 +14,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -36,7 +37,12 @@ func main() {
 }
 
 // run places orders, of which one is paid, and waits until the others have had their reminders.
-func run(ctx context.Context, logger *slog.Logger) error {
+func run(ctx context.Context, logger *slog.Logger) (err error) {
+	defer func() { // the driver's error about a statement that was cancelled does not wrap that of ctx
+		if err != nil && ctx.Err() != nil {
+			err = errors.Join(ctx.Err(), err)
+		}
+	}()
 	server, err := example.Connect(ctx, "outbox")
 	if err != nil {
 		return err
