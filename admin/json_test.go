@@ -27,7 +27,7 @@ var printed = []any{
 	admin.DeadReason{}, admin.Finding{}, admin.Report{}, admin.Repaired{}, admin.Mending{}, admin.Schedule{},
 	admin.TopicSchedules{}, admin.Worker{}, admin.Diagnosis{}, admin.Problem{}, admin.Folded{}, admin.Ignored{}, admin.TopicMemory{}, admin.MemoryUse{}, admin.Act{}, admin.Letter{}, admin.Partitioning{}, admin.Tailed{}, admin.Addition{},
 	admin.GroupCounters{}, admin.GroupLimit{}, admin.LimitChange{},
-	admin.Found{}, admin.SearchedTopic{}, admin.Moved{}, admin.Stay{},
+	admin.Found{}, admin.SearchedTopic{}, admin.Moved{}, admin.Stay{}, admin.Restored{},
 	admin.GroupHistory{}, admin.HistoryChange{}, admin.Ended{}, admin.HistoryPage{},
 }
 

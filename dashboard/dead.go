@@ -8,9 +8,6 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/admin"
 )
 
-// deadLooked is how many dead letters the page examines for its reasons.
-const deadLooked = 20_000
-
 // deadPage is the page of dead letters by reason.
 type deadPage struct {
 	Topic, Group string
@@ -50,14 +47,14 @@ func (d *Dashboard) dead(c *call) (*view, error) {
 	}
 	if p.Dead > 0 {
 		reasons, err := cached(c.ctx, &d.reads, fmt.Sprintf("dead:%q:%s", p.Group, p.Topic), func(ctx context.Context) (admin.DeadReasons, error) {
-			return d.admin.DeadReasons(ctx, p.Topic, admin.Bulk{Group: p.Group, Limit: deadLooked})
+			return d.admin.DeadReasons(ctx, p.Topic, admin.Bulk{Group: p.Group, Limit: d.limits.dead})
 		})
 		if err != nil {
 			return nil, err
 		}
 		p.Shared = reasons.Shared()
 		p.Looked, p.Other, p.Parted = reasons.Looked, reasons.Other, stats.Partitions != nil
-		p.Limited = p.Looked >= deadLooked && p.Dead > p.Looked
+		p.Limited = p.Looked >= d.limits.dead && p.Dead > p.Looked
 		for _, r := range reasons.Reasons {
 			p.Rows = append(p.Rows, deadRow{r, d.messageRow(r.Sample, p.Contents), reasons.Short(r), 100 * r.Count / max(reasons.Looked, 1)})
 		}

@@ -23,15 +23,17 @@ const (
 	streamFor = 5 * time.Minute  // after that a browser connects again, and is authenticated again
 )
 
-// limits are how long the page waits for browsers, and they for it. Only tests change them.
+// limits are how long the page waits for browsers, they for it, and how much it reads. Only tests
+// change them.
 type limits struct {
 	read   time.Duration // how long a request may take to arrive
 	upload time.Duration // how long one with a file may take
 	write  time.Duration // how long a browser may take to accept an answer
 	login  time.Duration // how long a failed login takes, and keeps its place
+	dead   int           // dead letters that are examined for their reasons
 }
 
-var usualLimits = limits{read: 10 * time.Second, upload: 2 * time.Minute, write: 20 * time.Second, login: time.Second}
+var usualLimits = limits{read: 10 * time.Second, upload: 2 * time.Minute, write: 20 * time.Second, login: time.Second, dead: 20_000}
 
 // policy is the Content-Security-Policy. It allows no inline script and no inline style.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
