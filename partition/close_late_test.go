@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,16 +23,18 @@ func TestCloseWaitsForACallThatIsLate(t *testing.T) {
 		set(t, s, 2, 0, 0)
 		s = process(t, s)
 		reads, goOn := make(chan struct{}, 100), make(chan struct{})
-		one := newSubscriber(t, s, 2, func(c *partition.SubscriberConfig) { c.Partitions = 0 })
-		one.Follow(time.Millisecond)
-		messages := testkit.SubscribeTo(t, one, topic)
+		var late atomic.Bool
 		s.Client.(*redis.Client).AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
-			if strings.Contains(fmt.Sprint(cmds), "partition") {
+			if late.Load() && strings.Contains(fmt.Sprint(cmds), "partition") {
 				reads <- struct{}{}
 				<-goOn
 			}
 			return next()
 		}))
+		one := newSubscriber(t, s, 2, func(c *partition.SubscriberConfig) { c.Partitions = 0 })
+		one.Follow(time.Millisecond)
+		messages := testkit.SubscribeTo(t, one, topic)
+		late.Store(true)
 		testkit.Wait(t, reads, "a look at the number of partitions")
 		time.AfterFunc(300*time.Millisecond, func() { close(goOn) })
 		require.NoError(t, one.Close())

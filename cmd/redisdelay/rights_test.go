@@ -601,7 +601,7 @@ func (g *guest) pageActs() map[string]func() error {
 			return errForbidden
 		},
 		"export dead letters": get("export?t=orders&g=billing"),
-		"import dead letters": func() error { return allowed(g.sends("import?t=orders", "")) },
+		"import dead letters": func() error { return allowed(g.sends("import?t=orders", `{"id":"1","group":"billing","uuid":"u"}`)) },
 		"search by metadata":  get("messages?t=orders&key=kind&value=x"),
 		"find a message":      get("find?q=x"), "find by payload": get("find?q=x&by=text"), "find by metadata": get("find?q=kind%3Dx&by=metadata"),
 		"pause": post("pause", "t", "orders"), "resume": post("resume", "t", "orders"),
