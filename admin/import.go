@@ -202,8 +202,8 @@ func readLetter(line []byte) (l Letter, err error) {
 	if err := json.Unmarshal(line, &uuid); err != nil {
 		return l, err
 	}
-	if l.ID == "" || uuid.Plain == nil && uuid.Encoded == nil {
-		return l, errors.New("it has no id or no uuid")
+	if l.ID == "" || uuid.Plain == nil && uuid.Encoded == nil || l.Group == "" || l.DiedAt.IsZero() { // a message that waits has no death
+		return l, errors.New("it has no id, no uuid, no group or no died_at")
 	}
 	return l, nil
 }

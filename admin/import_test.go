@@ -94,7 +94,8 @@ func TestAFileOfOtherThingsIsNotImported(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		file := s.exported(t, text("x"))
 		before := s.stats(t).Counters.Published
-		for _, wrong := range []string{"x", "{}", `{"id":"1"}`, `{"uuid":"1"}`, `{"id":1,"uuid":"2"}`, "\x00"} {
+		for _, wrong := range []string{"x", "{}", `{"id":"1"}`, `{"uuid":"1"}`, `{"id":1,"uuid":"2"}`, "\x00",
+			`{"id":"1","group":"a","uuid":"u","state":"waiting","due":"2026-12-01T00:00:00.000Z"}`, `{"id":"1","uuid":"u","died_at":"2026-11-01T00:00:00.000Z"}`} {
 			_, err := s.admin.ImportDead(ctx, topic, admin.ReadLetters(slices.Concat(file, []byte("\n\n"+wrong))), admin.Import{})
 			require.ErrorIs(t, err, admin.ErrInvalidArgument, wrong)
 			require.ErrorContains(t, err, "line 4 is not an exported dead letter", wrong)
@@ -162,7 +163,7 @@ func TestALetterThatCannotBePublishedIsNamed(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		file := s.exported(t, text("x"))
 		before := s.stats(t).Counters.Published
-		wrong := `{"id":"4711","group":"a","uuid":"u","metadata":{"expires_at":"soon"}}`
+		wrong := `{"id":"4711","group":"a","uuid":"u","died_at":"2026-11-01T00:00:00.000Z","metadata":{"expires_at":"soon"}}`
 		_, err := s.admin.ImportDead(ctx, topic, admin.ReadLetters(slices.Concat([]byte("\ufeff"), file, []byte(wrong))), admin.Import{})
 		require.ErrorIs(t, err, admin.ErrInvalidArgument)
 		require.ErrorIs(t, err, redisdelay.ErrInvalidMetadata)

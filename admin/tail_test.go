@@ -204,7 +204,7 @@ func TestLooksChangeNothing(t *testing.T) {
 			return last(a.Move(ctx, topic, admin.Moving{To: "to", Create: true, DryRun: true}))
 		},
 		"ImportDead": func() error {
-			return last(a.ImportDead(ctx, topic, admin.ReadLetters([]byte(`{"id":"1","group":"a","uuid":"u"}`)), admin.Import{DryRun: true}))
+			return last(a.ImportDead(ctx, topic, admin.ReadLetters([]byte(`{"id":"1","group":"a","uuid":"u","died_at":"2026-11-01T00:00:00.000Z"}`)), admin.Import{DryRun: true}))
 		},
 		"MoveDead":   func() error { return last(a.MoveDead(ctx, topic, admin.Bulk{Group: "a", To: "to", DryRun: true})) },
 		"PurgeDead":  func() error { return last(a.PurgeDead(ctx, topic, admin.Bulk{Group: "a", DryRun: true})) },

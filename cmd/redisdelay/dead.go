@@ -146,6 +146,11 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string, ev
 		return err
 	}
 	did := a.partitioned(ctx, operator, act{Action: "import", Topic: topic, Count: would.Letters, Unit: "dead letter"})
+	if did.Count == 0 {
+		did.DryRun = a.consent.dryRun
+		a.done(did)
+		return nil
+	}
 	if ok, err := a.agreed(ctx, did); !ok {
 		return err
 	}

@@ -102,13 +102,27 @@ func TestRepeatedImportSaysWhatIsLeftOut(t *testing.T) {
 	server := redisdelaytest.StartWith(t, redisdelaytest.Config{})
 	w := newWorld(t, server.Client(), server.Addr())
 	w.group("mails", "billing")
-	first, second := `{"id":"a","uuid":"1","group":"billing"}`+"\n", `{"id":"b","uuid":"2","group":"billing"}`+"\n"
+	const died = `,"group":"billing","died_at":"2026-03-04T12:00:00.000Z"}` + "\n"
+	first, second := `{"id":"a","uuid":"1"`+died, `{"id":"b","uuid":"2"`+died
 	_, out, said := w.run(first, strings.Fields("dead import mails --yes")...)
 	require.Equal(t, "Done: import 1 dead letter into topic \"mails\".\n", out, said)
 	status, out, said := w.run(first+second, strings.Fields("dead import mails --yes")...)
 	require.Zero(t, status)
 	require.Equal(t, "Done: import 1 dead letter into topic \"mails\".\n", out)
 	require.Equal(t, "1 dead letter left out, imported within the last hour.\n", said)
+
+	// Nothing is done, and nothing noted, about an empty file or one of messages that wait.
+	before, _, err := w.admin.Acts(t.Context(), "", 0)
+	require.NoError(t, err)
+	status, out, said = w.run("", strings.Fields("dead import mails --yes")...)
+	require.Zero(t, status)
+	require.Equal(t, "Done: import 0 dead letters into topic \"mails\".\n", out, said)
+	status, _, said = w.run(`{"id":"c","topic":"mails","state":"waiting","group":"","due":"2026-03-05T12:00:00.000Z","uuid":"3"}`, strings.Fields("dead import mails --every-group --yes")...)
+	require.Equal(t, exitRefused, status)
+	require.Contains(t, said, "line 1 is not an exported dead letter")
+	acts, _, err := w.admin.Acts(t.Context(), "", 0)
+	require.NoError(t, err)
+	require.Equal(t, before, acts)
 }
 
 func TestGroupsAndWorkersSayWhoIsActive(t *testing.T) {

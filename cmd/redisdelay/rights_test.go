@@ -601,9 +601,11 @@ func (g *guest) pageActs() map[string]func() error {
 			return errForbidden
 		},
 		"export dead letters": get("export?t=orders&g=billing"),
-		"import dead letters": func() error { return allowed(g.sends("import?t=orders", `{"id":"1","group":"billing","uuid":"u"}`)) },
-		"search by metadata":  get("messages?t=orders&key=kind&value=x"),
-		"find a message":      get("find?q=x"), "find by payload": get("find?q=x&by=text"), "find by metadata": get("find?q=kind%3Dx&by=metadata"),
+		"import dead letters": func() error {
+			return allowed(g.sends("import?t=orders", `{"id":"1","group":"billing","uuid":"u","died_at":"2026-11-01T00:00:00.000Z"}`))
+		},
+		"search by metadata": get("messages?t=orders&key=kind&value=x"),
+		"find a message":     get("find?q=x"), "find by payload": get("find?q=x&by=text"), "find by metadata": get("find?q=kind%3Dx&by=metadata"),
 		"pause": post("pause", "t", "orders"), "resume": post("resume", "t", "orders"),
 		"limit a group": post("limit/set", "t", "orders", "g", "billing", "rate", "5/s"),
 		"deliver now":   post("message/now", "t", "orders", "id", g.named("now")), "reschedule": post("message/later", "t", "orders", "id", g.named("named"), "in", "2h"),

@@ -319,7 +319,7 @@ func waitsIn(name string) iter.Seq2[exportedWait, error] {
 	return func(yield func(exportedWait, error) bool) {
 		file, err := os.Open(name)
 		if err != nil {
-			yield(exportedWait{}, refuse("%w", err))
+			yield(exportedWait{}, refuse("%w: name a file that --export has written", err))
 			return
 		}
 		defer file.Close()
