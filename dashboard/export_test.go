@@ -5,8 +5,8 @@ import "time"
 // Hasten has the page wait for browsers for so long only.
 func (d *Dashboard) Hasten(read, write time.Duration) { d.limits.read, d.limits.write = read, write }
 
-// LookAtDead has the page examine so many dead letters for their reasons.
-func (d *Dashboard) LookAtDead(n int) { d.limits.dead = n }
+// Stop has the page examine so many dead letters for their reasons, and show so many problems.
+func (d *Dashboard) Stop(dead, problems int) { d.limits.dead, d.limits.problems = dead, problems }
 
 // KeepFailedLogins has a failed login keep its place for so long.
 func (d *Dashboard) KeepFailedLogins(length time.Duration) { d.limits.login = length }

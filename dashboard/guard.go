@@ -26,14 +26,15 @@ const (
 // limits are how long the page waits for browsers, they for it, and how much it reads. Only tests
 // change them.
 type limits struct {
-	read   time.Duration // how long a request may take to arrive
-	upload time.Duration // how long one with a file may take
-	write  time.Duration // how long a browser may take to accept an answer
-	login  time.Duration // how long a failed login takes, and keeps its place
-	dead   int           // dead letters that are examined for their reasons
+	read     time.Duration // how long a request may take to arrive
+	upload   time.Duration // how long one with a file may take
+	write    time.Duration // how long a browser may take to accept an answer
+	login    time.Duration // how long a failed login takes, and keeps its place
+	dead     int           // dead letters that are examined for their reasons
+	problems int           // lines of each sort on the page of problems
 }
 
-var usualLimits = limits{read: 10 * time.Second, upload: 2 * time.Minute, write: 20 * time.Second, login: time.Second, dead: 20_000}
+var usualLimits = limits{read: 10 * time.Second, upload: 2 * time.Minute, write: 20 * time.Second, login: time.Second, dead: 20_000, problems: 500}
 
 // policy is the Content-Security-Policy. It allows no inline script and no inline style.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +

@@ -170,9 +170,6 @@ type problemsPage struct {
 // AllIgnored is how many problems are ignored.
 func (p problemsPage) AllIgnored() int { return len(p.Ignored) + p.IgnoredLeft }
 
-// problemsOfPage is how many lines of each sort the page of problems has at most.
-const problemsOfPage = 500
-
 func (d *Dashboard) problemList(c *call) (*view, error) {
 	if err := d.awaitTopics(c); err != nil {
 		return nil, err
@@ -196,7 +193,7 @@ func (d *Dashboard) problemList(c *call) (*view, error) {
 		if one.Ignored != nil {
 			rows, left = &p.Ignored, &p.IgnoredLeft
 		}
-		if len(*rows) < problemsOfPage {
+		if len(*rows) < d.limits.problems {
 			*rows = append(*rows, one)
 		} else {
 			*left++
