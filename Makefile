@@ -24,7 +24,8 @@ help: ## show these lines
 RACE    ?=
 SLOWEST ?= 0
 RACED   := -race -gcflags=github.com/yuin/gopher-lua/...=-race=false
-# A raced program would end a second later, for goroutines that are left to watch. goleak sees that tests leave none.
+# A raced program would end a second later, for goroutines that are left to watch. goleak sees that most
+# packages leave none. A race during a test is reported as ever.
 export GORACE ?= atexit_sleep_ms=0
 
 # Two modules run at a time. The longest comes first.

@@ -2,6 +2,7 @@ package redisdelay
 
 import (
 	"context"
+	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/consume"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -27,6 +28,8 @@ func (i insideSubscriber) Assigned(ctx context.Context, topic string) (*queue.Gr
 }
 
 func (i insideSubscriber) SingleActive() bool { return i.s.config.SingleActive }
+
+func (i insideSubscriber) CloseWithin() time.Duration { return i.s.config.CloseTimeout + closeGrace }
 
 func (i insideSubscriber) Read(ctx context.Context, topics []string) ([]bool, error) {
 	if i.s.config.Broadcast {

@@ -97,7 +97,7 @@ func (a *Admin) importDead(ctx context.Context, topic string, letters iter.Seq2[
 		done.Letters = count
 		return done, nil
 	case len(done.Others) > 0 && !o.EveryGroup:
-		return done, fmt.Errorf("%w: groups %s did not export them; EveryGroup has these get them, too", ErrInvalidArgument, quoted(done.Others))
+		return done, fmt.Errorf("%w: groups %s did not export them; EveryGroup has these get them, too", ErrInvalidArgument, texts.Names(done.Others))
 	}
 	publisher, err := a.publisherTo(before)
 	if err != nil {

@@ -3,8 +3,6 @@ package admin
 import (
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
@@ -47,9 +45,9 @@ func (s Stay) named() string {
 	case len(s.Names) == 0:
 		return ""
 	case len(s.Names) < stayNames:
-		return ": " + quoted(s.Names)
+		return ": " + texts.Names(s.Names)
 	default:
-		return ", such as " + quoted(s.Names[:quotedMost])
+		return ", such as " + texts.Names(s.Names[:texts.NamesMost])
 	}
 }
 
@@ -93,22 +91,6 @@ func (m Moved) Explain() (sentences []string) {
 		sentences = append(sentences, fmt.Sprintf("%s ready and %s in hand in the old topic: keep its subscribers until they are done.", texts.Number(m.Ready), texts.Number(m.InHand)))
 	}
 	return sentences
-}
-
-// quotedMost is how many names a sentence has at most.
-const quotedMost = 10
-
-// quoted returns the first names in quotes, and how many more there are.
-func quoted(names []string) string {
-	all := make([]string, min(len(names), quotedMost))
-	for i := range all {
-		all[i] = strconv.Quote(names[i])
-	}
-	text := strings.Join(all, ", ")
-	if more := len(names) - len(all); more > 0 {
-		text += fmt.Sprintf(", and %d more", more)
-	}
-	return text
 }
 
 func (m *Moved) stays(reason StayReason, name string) {

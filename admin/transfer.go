@@ -10,6 +10,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/rights"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 // ErrMoving means that another Move has one of the two topics. Call Move again when that is over.
@@ -178,7 +179,7 @@ func (v *mover) prepare(ctx context.Context, p *movePair) error {
 		p.lacks = slices.DeleteFunc(p.lacks, func(g string) bool { return !lacks[g] })
 	}
 	if len(p.lacks) > 0 && !v.Create {
-		return fmt.Errorf("topic %q lacks group %s: %w; Create makes it", p.to.Name, quoted(p.lacks), ErrNotFound)
+		return fmt.Errorf("topic %q lacks group %s: %w; Create makes it", p.to.Name, texts.Names(p.lacks), ErrNotFound)
 	}
 	for _, g := range p.lacks {
 		if !slices.Contains(v.moved.Created, g) {

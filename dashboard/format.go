@@ -6,7 +6,6 @@ import (
 	"math"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
@@ -31,25 +30,12 @@ func (d *Dashboard) functions() template.FuncMap {
 	}
 }
 
-// namesIn returns the first of some names, in quotes, and how many more there are.
-func namesIn(all []string) string {
-	some := make([]string, min(len(all), 10))
-	for i := range some {
-		some[i] = strconv.Quote(texts.Clip(all[i], 80))
-	}
-	text := strings.Join(some, ", ")
-	if more := len(all) - len(some); more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
-}
-
-// groupsNamed is namesIn for groups.
+// groupsNamed names groups.
 func groupsNamed(all []string) string {
 	if len(all) == 1 {
-		return "group " + namesIn(all)
+		return "group " + texts.Names(all)
 	}
-	return "groups " + namesIn(all)
+	return "groups " + texts.Names(all)
 }
 
 // duration returns a duration in its two largest units, such as "3 min 20 s".

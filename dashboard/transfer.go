@@ -40,7 +40,7 @@ func lookAtTransfer(ctx context.Context, d *Dashboard, t target) (prospect, erro
 		p.Said = append(p.Said, fmt.Sprintf("There is no topic %q yet. It is made.", t.To))
 	}
 	if len(would.Created) > 0 {
-		p.Said = append(p.Said, fmt.Sprintf("It gets %s that it lacks: %s.", texts.Many(len(would.Created), "group"), namesIn(would.Created)))
+		p.Said = append(p.Said, fmt.Sprintf("It gets %s that it lacks: %s.", texts.Many(len(would.Created), "group"), texts.Names(would.Created)))
 	}
 	return p, nil
 }

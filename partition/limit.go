@@ -9,7 +9,8 @@ import (
 )
 
 // A limit of a partitioned topic's group is divided into equal shares, one for each partition. No
-// partition lends its share. The sum of all shares is never more than the limit:
+// partition lends its share. The sum of all shares is not more than the limit, but for a round trip
+// if the number is raised again before all subscribers have seen that it was lowered:
 //
 //   - When the topic grows, the shares of the partitions that exist are lowered before the group
 //     exists in a new one. Subscribes register the partitions in their order, so that a Subscribe

@@ -195,11 +195,13 @@ func (s *Subscriber) lookForMore(ctx context.Context, topic string, n int) {
 	}
 }
 
-// Close is that of a redisdelay.Subscriber. All channels are closed when it returns without an
-// error.
+// Close is that of a redisdelay.Subscriber, and takes no longer. All channels are closed when it
+// returns without an error. If one is open a second after its subscriptions have ended, because
+// Redis does not answer, an error names its topic.
 func (s *Subscriber) Close() error {
+	end := time.Now().Add(s.inside.CloseWithin())
 	err := s.plain.Close()
-	rest := time.Second // for a call of Redis that the client does not give up
+	rest := max(100*time.Millisecond, min(time.Second, time.Until(end))) // for a call of Redis that the client does not give up
 	if err != nil {
 		rest = 100 * time.Millisecond // a subscription hangs
 	}

@@ -24,11 +24,11 @@ if [[ $ran == 0 && $status == 0 ]]; then
 fi
 
 if [[ $only != . ]]; then
-	# The other rows of the table stay. What "the same" stands for is in the row above.
+	# The other rows of the table stay, a row for each case. What "the same" stands for is in the row above.
 	awk -F' \\| ' 'BEGIN { OFS = " | " }
-		NR == FNR { split($1, name, "[`/]"); ran[name[2]] = 1; next }
+		NR == FNR { split($1, name, "`"); ran[name[2]] = 1; next }
 		/^<!-- faults:end -->/ { exit }
-		/^\| `/ { if ($2 == "the same") $2 = last; last = $2; split($1, name, "[`/]"); if (!(name[2] in ran)) print }
+		/^\| `/ { if ($2 == "the same") $2 = last; last = $2; split($1, name, "`"); if (!(name[2] in ran)) print }
 	' "$work/rows" "$results" >"$work/others"
 	cat "$work/others" >>"$work/rows"
 fi

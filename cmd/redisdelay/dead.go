@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -178,20 +177,12 @@ func (a *app) otherGroups(topic string, from, others []string, everyGroup bool) 
 		return nil
 	}
 	said := fmt.Sprintf("the dead letters are of group %s, and an import delivers them to every group of topic %q, also to %s",
-		quotedAll(from), topic, quotedAll(others))
+		texts.Names(from), topic, texts.Names(others))
 	if !everyGroup {
 		return refuse("%s; --every-group does that", said)
 	}
 	a.out.note("%s.", strings.ToUpper(said[:1])+said[1:])
 	return nil
-}
-
-func quotedAll(names []string) string {
-	quoted := make([]string, len(names))
-	for i, name := range names {
-		quoted[i] = strconv.Quote(name)
-	}
-	return strings.Join(quoted, ", ")
 }
 
 // input returns the content of a file, or of standard input.

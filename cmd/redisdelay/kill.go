@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/texts"
 )
 
 func (a *app) killCommand() *cobra.Command {
@@ -51,16 +51,16 @@ func (a *app) killed(ctx context.Context, topic, group string, m admin.Message) 
 	if err != nil {
 		return "", "", err
 	}
-	var all, quoted []string
+	var all []string
 	for _, g := range stats.Groups {
-		all, quoted = append(all, g.Group), append(quoted, strconv.Quote(g.Group))
+		all = append(all, g.Group)
 	}
 	switch {
 	case len(all) == 0:
 		return "", "", fmt.Errorf("topic %q has no group that could keep a dead letter; msg cancel takes the message back", topic)
 	case group != "" && (len(all) > 1 || all[0] != group):
 		return "", "", refuse("message %s waits, and is in no group yet: to kill it makes a dead letter of every group, %s; leave out --group for that",
-			m.ID, strings.Join(quoted, ", "))
+			m.ID, texts.Names(all))
 	}
 	return all[0], strings.Join(all, ", "), nil
 }

@@ -4,6 +4,7 @@ package inside
 
 import (
 	"context"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -68,6 +69,9 @@ type Subscriber interface {
 
 	// SingleActive tells whether the groups have the setting.
 	SingleActive() bool
+
+	// CloseWithin is how long Close takes at the latest.
+	CloseWithin() time.Duration
 
 	// Read tells which topics somebody reads with the group. With Broadcast nobody else does.
 	Read(ctx context.Context, topics []string) ([]bool, error)

@@ -15,12 +15,15 @@ func TestASubscriptionReadsItsTopicAsLongAsItShowsItself(t *testing.T) {
 	bothSingle(t, func(t *testing.T, w *world) {
 		client, err := servers.NewClient(w.Client)
 		require.NoError(t, err)
-		for seen, gone := range map[int64]int64{1000: 0, 59_000: 0, 61_000: -1, 2000: 1} {
-			note := fmt.Sprintf("0 %d %d - %d 1 - - - box|1", w.now()-seen, w.now()+90_000, max(gone, 0))
+		for _, c := range []struct {
+			seen, gone int64 // ms ago; and since when it is gone, 0: it is not
+			reads      bool
+		}{{1000, 0, true}, {59_000, 0, true}, {61_000, 0, false}, {2000, 1, false}} {
+			note := fmt.Sprintf("0 %d %d - %d 1 - - - box|1", w.now()-c.seen, w.now()+90_000, c.gone)
 			require.NoError(t, w.Client.HSet(ctx, w.keys.Workers("a"), "NAME", note).Err())
 			read, err := queue.Read(ctx, client, w.Prefix, "a", []string{w.topic.Name, "none"})
 			require.NoError(t, err)
-			require.Equal(t, []bool{gone == 0, false}, read, "seen %d ms ago, gone: %d", seen, gone)
+			require.Equal(t, []bool{c.reads, false}, read, "%+v", c)
 		}
 	})
 }

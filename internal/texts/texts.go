@@ -28,6 +28,22 @@ func Many(n int, thing string) string {
 	}
 }
 
+// NamesMost is how many names Names returns at most.
+const NamesMost = 10
+
+// Names returns the first of some names in quotes, and how many more there are.
+func Names(names []string) string {
+	all := make([]string, min(len(names), NamesMost))
+	for i := range all {
+		all[i] = strconv.Quote(Clip(names[i], 80))
+	}
+	text := strings.Join(all, ", ")
+	if more := len(names) - len(all); more > 0 {
+		text += ", and " + Number(more) + " more"
+	}
+	return text
+}
+
 // Clip returns at most so many bytes of a text, without a character that would be cut. Of a text
 // that is not UTF-8 it returns all of the bytes.
 func Clip(text string, most int) string {

@@ -1,6 +1,8 @@
 package texts_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"unicode/utf8"
 
@@ -34,4 +36,14 @@ func TestATextIsCutBetweenCharacters(t *testing.T) {
 		require.Greater(t, len(cut)+utf8.UTFMax, min(most, len(text)))
 	}
 	require.Equal(t, "\x80\x80\x80\x80\x80", texts.Clip("\x80\x80\x80\x80\x80\x80", 5), "which is not UTF-8")
+}
+
+func TestNamesSaysHowManyItLeavesOut(t *testing.T) {
+	t.Parallel()
+	require.Empty(t, texts.Names(nil))
+	require.Equal(t, `"a", "b\n"`, texts.Names([]string{"a", "b\n"}))
+	require.Equal(t, `"`+strings.Repeat("x", 80)+`"`, texts.Names([]string{strings.Repeat("x", 200)}))
+	many := texts.Names(slices.Repeat([]string{"a"}, 1500))
+	require.Equal(t, texts.NamesMost, strings.Count(many, `"a"`))
+	require.Contains(t, many, ", and 1,490 more")
 }
