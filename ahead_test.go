@@ -72,7 +72,7 @@ func TestCloseUnderLoadGivesBackTheMessagesNotHandedOut(t *testing.T) {
 			topic := fmt.Sprint("t", i)
 			register(t, s, topic)
 			publish(t, p, topic, numbered(0, all)...)
-			sub := newSubscriber(t, s, leaseOf(never), inFlight(256))
+			sub := newSubscriber(t, s, leaseOf(never), inFlight(256), closingWithin(20*time.Second))
 			messages := subscribeTo(t, sub, topic)
 			taken := 400 + 93*i
 			got := consume(t, messages, taken)

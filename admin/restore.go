@@ -41,21 +41,24 @@ type Restored struct {
 	Refused int `json:"refused"`
 }
 
-// MarkLasts is for how long after its due time Restore knows that a message came back: an hour.
-const MarkLasts = operate.MarkLasts
+// MarkLasts is for how long Restore knows that a message came back. It counts from the due time of
+// the message, or from when it came back if that is later.
+const MarkLasts = time.Hour
 
 // Restore brings back messages that waited for their due time or for a retry, and were cancelled.
 // List returned them before that, with Query.Whole. They keep their IDs, bodies, due times, delay
 // IDs with their windows, expiry and other settings. A retry comes back in its group alone, with
 // its deliveries and reason. A due time in the past stays so, and counts for lateness and expiry.
 //
-// It can be called again with the same messages. It leaves alone what the topic has. Until an hour
-// after its due time, it also knows what came back before, and leaves that alone if it was
-// delivered since. If it was cancelled since, it comes back again. A message that was never
-// cancelled and is gone, comes back.
+// It can be called again with the same messages. It leaves alone what the topic has. For MarkLasts
+// it also knows what came back before, and leaves that alone if it was delivered since. If it was
+// cancelled since in the same state, it comes back again. A message that was never cancelled and is
+// gone, comes back.
 //
 // It reads the messages one after the other, and restores them in chunks of 50. When ctx ends, it
-// finishes the chunk that has begun. A message goes into the partition that it was in.
+// finishes the chunk that has begun. A message goes into the partition that it was in. If another
+// partition has a message with its delay ID, because the number of partitions changed, it is
+// refused, unless that message is published at the same moment.
 //
 // Errors wrap ErrNotFound if there is no such topic, or ErrInvalidArgument for a message that List
 // did not return so, or one of another topic. With an error, Restored has what was done before it.
@@ -75,6 +78,7 @@ type restoreRun struct {
 	topic  string
 	topics map[string]*restoreTopic // plain topics by name
 	used   *int                     // partitions that programs use, 0 if nobody set them; nil: not read yet
+	parts  []string                 // the partitions of the topic; nil: not read yet
 	done   Restored
 
 	chunk []Message
@@ -139,10 +143,14 @@ func (r *restoreRun) add(ctx context.Context, m Message) error {
 func checkRestored(m Message) error {
 	wrong := ""
 	switch {
-	case len(m.ID) != queue.IDLength:
+	case !queue.IsID(m.ID):
 		wrong = "its ID is none"
 	case m.Stored == nil:
 		wrong = "it has no Stored; set Query.Whole of List"
+	case m.Stored.Body == nil:
+		wrong = "its Stored has no Body"
+	case m.Stored.Record != "" && !queue.IsRecord(m.Stored.Record):
+		wrong = fmt.Sprintf("its Stored has %.64q, which is no Record", m.Stored.Record)
 	case len(m.Places) == 0 || m.Places[0].State != Waiting && m.Places[0].State != Retrying:
 		wrong = "its first Place is neither waiting nor retrying"
 	case m.Places[0].At.Before(queue.Earliest) || m.Places[0].At.After(time.Now().Add(redisdelay.MaxDelay)):
@@ -228,7 +236,7 @@ func (r *restoreRun) flush(ctx context.Context) error {
 			absent[i].Group = groupName(p.Group)
 		}
 	}
-	fates, err := r.of.Restore(context.WithoutCancel(ctx), absent, r.DryRun)
+	fates, err := r.restore(context.WithoutCancel(ctx), absent)
 	if err != nil {
 		return aboutTopic(r.of.Name, err)
 	}
@@ -239,6 +247,76 @@ func (r *restoreRun) flush(ctx context.Context) error {
 		r.Progress(r.done)
 	}
 	return nil
+}
+
+// restore restores some messages, without those whose delay ID another partition has.
+func (r *restoreRun) restore(ctx context.Context, all []operate.Absent) ([]operate.Restored, error) {
+	taken, err := r.takenElsewhere(ctx, all)
+	if err != nil {
+		return nil, err
+	}
+	fates := make([]operate.Restored, len(all))
+	for _, without := range []bool{false, true} {
+		var some []operate.Absent
+		var of []int
+		for i, m := range all {
+			if taken[m.ID] == without {
+				some, of = append(some, m), append(of, i)
+			}
+		}
+		if len(some) == 0 {
+			continue
+		}
+		these, err := r.of.Restore(ctx, some, r.DryRun || without)
+		if err != nil {
+			return nil, err
+		}
+		for n, fate := range these {
+			if fate == operate.CameBack && without {
+				fate = operate.Named
+			}
+			fates[of[n]] = fate
+		}
+	}
+	return fates, nil
+}
+
+// takenElsewhere returns the IDs of messages whose delay ID a message in another partition has.
+func (r *restoreRun) takenElsewhere(ctx context.Context, all []operate.Absent) (map[string]bool, error) {
+	var named, ids []string
+	for _, m := range all {
+		if id := queue.ParseOptions(m.Own).DelayID; id != "" && (m.Group == "" || !m.Free.IsZero()) {
+			named, ids = append(named, id), append(ids, m.ID)
+		}
+	}
+	if len(named) == 0 || r.of.Name == r.topic {
+		return nil, nil
+	}
+	if r.parts == nil {
+		parts, err := r.admin.parts(ctx, r.topic)
+		if err != nil {
+			return nil, err
+		}
+		r.parts = parts
+	}
+	taken := map[string]bool{}
+	for _, plain := range r.parts {
+		if plain == r.of.Name {
+			continue
+		}
+		other, err := r.admin.handle(plain)
+		if err != nil {
+			return nil, err
+		}
+		has, err := other.Taken(ctx, named)
+		if err != nil {
+			return nil, aboutTopic(plain, err)
+		}
+		for i, is := range has {
+			taken[ids[i]] = taken[ids[i]] || is
+		}
+	}
+	return taken, nil
 }
 
 // count counts what became of a message.

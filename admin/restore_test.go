@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // whole returns all messages of a state of the topic as Restore takes them.
@@ -109,7 +111,10 @@ func TestRestoreRefusesWhatListDidNotReturn(t *testing.T) {
 		good := s.whole(t, "", admin.Waiting)[0]
 		for want, change := range map[string]func(m *admin.Message){
 			"its ID is none":                 func(m *admin.Message) { m.ID = "x" },
+			`ly": its ID is none`:            func(m *admin.Message) { m.ID = strings.ToLower(m.ID[:24]) + "ly" },
 			"it has no Stored":               func(m *admin.Message) { m.Stored = nil },
+			"its Stored has no Body":         func(m *admin.Message) { m.Stored = &admin.Stored{} },
+			`"1 x", which is no Record`:      func(m *admin.Message) { m.Stored = &admin.Stored{Body: m.Stored.Body, Record: "1 x"} },
 			"neither waiting nor retrying":   func(m *admin.Message) { m.Places = []admin.Place{{State: admin.Dead}} },
 			"want a time from the year 2000": func(m *admin.Message) { m.Places = []admin.Place{{State: admin.Waiting}} },
 			`is of topic "other"`:            func(m *admin.Message) { m.Topic = "other" },
@@ -154,6 +159,33 @@ func TestRestoreLeavesUnusedPartitionsAlone(t *testing.T) {
 	})
 }
 
+// After the number of partitions changed, a delay ID may be in another partition than its message
+// was.
+func TestADelayIDIsInOnePartition(t *testing.T) {
+	eachPartition(t, func(t *testing.T, p *partitioned) {
+		exported := p.setup.whole(t, "", admin.Waiting)
+		_, err := p.admin.CancelAll(ctx, topic, admin.Bulk{})
+		require.NoError(t, err)
+		i := slices.IndexFunc(exported, func(m admin.Message) bool { return m.DelayID != "" && m.Topic == p.plain[0] })
+		m := exported[i]
+		again := delayed("again", time.Hour)
+		redisdelay.SetDelayID(again, m.DelayID, redisdelay.DelayIDReplace)
+		require.NoError(t, p.publisher(t).Publish(p.plain[1], again))
+		for _, dry := range []bool{true, false} {
+			done, refused := p.restored(t, exported, func(r *admin.Restoring) { r.DryRun = dry })
+			require.Equal(t, admin.Restored{Messages: len(exported) - 1, Refused: 1}, done)
+			require.ErrorIs(t, refused[0], admin.ErrExists)
+			require.ErrorContains(t, refused[0], m.DelayID)
+		}
+		require.NoError(t, p.admin.Cancel(ctx, topic, admin.ByDelayID(m.DelayID)))
+		done, _ := p.restored(t, exported)
+		require.Equal(t, admin.Restored{Messages: 1, There: len(exported) - 1}, done)
+		require.NoError(t, p.publisher(t).Publish(p.plain[1], again))
+		done, _ = p.restored(t, exported)
+		require.Equal(t, admin.Restored{There: len(exported)}, done, "it is there, whoever else has the delay ID")
+	})
+}
+
 func TestMessagesForAStreamComeBack(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		name := s.Prefix + "-restored"
@@ -177,4 +209,9 @@ func TestMessagesForAStreamComeBack(t *testing.T) {
 		require.NoError(t, s.admin.Reschedule(ctx, name, admin.ByID(exported[0].ID), admin.In(0)))
 		eventually(t, func() bool { return s.Client.XLen(ctx, name).Val() == 1 }, "it comes into the stream")
 	})
+}
+
+func TestAMarkLastsAsLongAsTheScriptSays(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, admin.MarkLasts.Milliseconds(), int64(queue.RestoreScript.Constant("mark_lasts")))
 }

@@ -281,7 +281,10 @@ func (w *waitWork) write(ctx context.Context, operator *admin.Admin, topic strin
 		return err
 	}
 	full := func() bool { return bulk.Limit > 0 && done+lost >= bulk.Limit }
-	for _, state := range bulk.States {
+	for _, state := range []admin.State{admin.Retrying, admin.Waiting} { // a message may come to retry meanwhile
+		if !slices.Contains(bulk.States, state) {
+			continue
+		}
 		var failed error
 		q := admin.Query{State: state, Group: bulk.Group, Filter: bulk.Filter, Limit: 1000, Whole: true}
 		err := pages(ctx, operator, topic, q, func(m admin.Message) bool {
@@ -323,6 +326,11 @@ func waitsIn(name string) iter.Seq2[exportedWait, error] {
 			return
 		}
 		defer file.Close()
+		if is, err := file.Stat(); err != nil || !is.Mode().IsRegular() {
+			yield(exportedWait{}, refuse("%s is not a regular file, and it is read more than once: write it to the disk first", name))
+			return
+		}
+		some := false
 		lines := bufio.NewReaderSize(file, 1<<16)
 		for n := 1; ; n++ {
 			line, err := lines.ReadBytes('\n')
@@ -340,9 +348,12 @@ func waitsIn(name string) iter.Seq2[exportedWait, error] {
 					yield(w, refuse("line %d of %s is not an exported message that waits: %w", n, name, err))
 					return
 				}
-				if !yield(w, nil) {
+				if some = true; !yield(w, nil) {
 					return
 				}
+			}
+			if ended && !some {
+				yield(exportedWait{}, refuse("%s has no messages", name))
 			}
 			if ended {
 				return

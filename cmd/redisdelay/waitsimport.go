@@ -16,9 +16,10 @@ func (a *app) importWaitsCommand() *cobra.Command {
 		Long: `Brings messages of a file that msg cancel --export wrote back into the topic, under their IDs, with their due times,
 delay IDs and all other settings. A retry comes back in its group alone, with its deliveries. A due time in the past stays so.
 A message that is in the topic is left alone, so a cancel that was interrupted can be undone. One whose delay ID another
-message has is named and left out. The command can be interrupted, and be run again. Until an hour after its due time, it
-knows a message that came back before and was delivered since, and leaves that out. A message that the cancel did not
-reach, and that was delivered since, comes back. Messages of another topic come into TOPIC.`,
+message has is named and left out. The command can be interrupted, and be run again. It then leaves out what it brought
+back before and was delivered since: it knows a message until an hour after its due time, or after it came back if that
+is later. A message that the cancel did not reach, and that was delivered since, comes back. Messages of another topic
+come into TOPIC.`,
 		Example: "  redisdelay msg import orders gifts.ndjson",
 		RunE: a.runs(func(ctx context.Context, args []string) error {
 			return a.importWaits(ctx, args[0], args[1])
@@ -46,7 +47,7 @@ func (a *app) importWaits(ctx context.Context, topic, file string) error {
 		if err != nil {
 			return err
 		}
-		if len(w.Body) == 0 {
+		if w.Body == nil {
 			return refuse("message %s of %s has no body; only a file of msg cancel --export has", w.ID, file)
 		}
 		i.all++

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -102,6 +103,49 @@ func TestAnImportCanBeRepeatedAfterADelivery(t *testing.T) {
 	stats, err := w.admin.Stats(t.Context(), "orders")
 	require.NoError(t, err)
 	require.Zero(t, stats.Messages)
+}
+
+// A body that is empty is a body. What is no whole file is refused before anything changes.
+func TestAnImportTellsAnEmptyBodyFromNone(t *testing.T) {
+	t.Parallel()
+	w := wares(t)
+	file := w.cancelTo("orders", "--metadata", "kind=gift")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	for without, want := range map[string]string{
+		"":         file + ".2 has no messages",
+		"\n\n":     file + ".2 has no messages",
+		"no body":  "has no body; only a file of msg cancel --export has",
+		"no state": "line 6 of " + file + ".2 is not an exported message that waits: it has no id, state or due",
+	} {
+		other := without
+		if bodies := regexp.MustCompile(`,"body(_base64)?":"[^"]*"`); without == "no body" {
+			other = bodies.ReplaceAllString(string(text), "")
+		} else if without == "no state" {
+			at := strings.LastIndex(string(text), `"state":"waiting"`)
+			other = string(text[:at]) + string(text[at+len(`"state":"waiting",`):])
+		}
+		require.NoError(t, os.WriteFile(file+".2", []byte(other), 0o600))
+		for _, args := range [][]string{{"msg", "import", "orders", file + ".2"}, {"msg", "reschedule", "orders", "--from", file + ".2", "--in", "1h"}} {
+			if status, out, said := w.run("", append(args, "--yes")...); without != "no body" || args[1] == "import" {
+				require.Equal(t, exitRefused, status, out+said)
+				require.Contains(t, said, want)
+			}
+		}
+	}
+	pipe, writes, err := os.Pipe()
+	require.NoError(t, err)
+	defer pipe.Close()
+	_, err = writes.Write(text)
+	require.NoError(t, errors.Join(err, writes.Close()))
+	status, _, said := w.run("", "msg", "import", "orders", fmt.Sprintf("/dev/fd/%d", pipe.Fd()), "--yes")
+	require.Equal(t, exitRefused, status)
+	require.Contains(t, said, "is not a regular file, and it is read more than once: write it to the disk first")
+	require.Len(t, w.waiting("orders"), 3)
+
+	empty := regexp.MustCompile(`"body(_base64)?":"[^"]*"`).ReplaceAllString(string(text), `"body":""`)
+	require.NoError(t, os.WriteFile(file, []byte(empty), 0o600))
+	require.Contains(t, w.imports(0, "orders", file), "Done: import 6 messages")
 }
 
 // The delay ID stays taken after the due time as long as the message said.

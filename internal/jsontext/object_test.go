@@ -85,7 +85,7 @@ func TestReadSaysNothingOfWhatIsNotThere(t *testing.T) {
 	}
 	got := old
 	require.NoError(t, jsontext.Read([]byte(`{"names":[],"metadata":{},"payload":"","lasts":"unlimited"}`), &got))
-	old.Names, old.Lasts = nil, -1
+	old.Names, old.Payload, old.Lasts = nil, []byte{}, -1
 	require.Equal(t, old, got)
 }
 

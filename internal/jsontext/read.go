@@ -12,10 +12,10 @@ import (
 )
 
 // Read fills the struct to which to points from an object that Object has written. A field that the
-// object lacks, or has as null, stays as it is. Others of the object are ignored. An empty list,
-// map or text of bytes is read as nil. Of an error only the text comes back, and each negative
-// duration as -1. Read refuses text that is not UTF-8. The error names the fields that cannot be
-// read.
+// object lacks, or has as null, stays as it is. Others of the object are ignored. An empty list or
+// map is read as nil, and an empty text of bytes as empty ones. Of an error only the text comes
+// back, and each negative duration as -1. Read refuses text that is not UTF-8. The error names the
+// fields that cannot be read.
 func Read(object []byte, to any) error {
 	if !utf8.Valid(object) {
 		return errors.New("it is not UTF-8") // the decoder would silently replace bytes
@@ -71,9 +71,7 @@ func (f found) field(name string, v reflect.Value) (err error) {
 		return err
 	case *[]byte:
 		written, err := f.text(name)
-		if *to = nil; written != "" {
-			*to = []byte(written)
-		}
+		*to = []byte(written)
 		return err
 	}
 	isText := func(t reflect.Type) bool { return t.Kind() == reflect.String }

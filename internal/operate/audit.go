@@ -195,12 +195,12 @@ func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err er
 		for i, key := range part {
 			typ := found[i].Val()
 			a.there[key] = typ != "none"
-			if want := queue.TypeOf(key); typ != "none" && typ != want {
+			want, expires := queue.TypeOf(key)
+			if typ != "none" && typ != want {
 				whole = whole && key == a.topic.Name // the rest needs no stream
 				a.report(Violation{Fault: FaultKey, Detail: fmt.Sprintf("%s is a %s, not a %s", key, typ, want)})
 			}
-			// Histories expire, and the stream of a topic is the user's, who may let it expire.
-			if ends[i].Val() >= 0 && queue.TypeOf(key) != "stream" {
+			if ends[i].Val() >= 0 && !expires {
 				a.report(Violation{Fault: FaultKey, name: key, Detail: key + " expires"})
 			}
 		}

@@ -39,9 +39,6 @@ const (
 	// millisecond.
 	restoredAtOnce = 50
 
-	// MarkLasts is for how long after its due time a message is known to have come back.
-	MarkLasts = time.Hour
-
 	// RestoredBytes are the bytes of bodies that a call of Restore should have at most.
 	RestoredBytes = transferredBytes
 )
@@ -58,7 +55,7 @@ func (t *Topic) Restore(ctx context.Context, some []Absent, dry bool) (fates []R
 	err = t.WithExisting(limited, func(groups *queue.Groups) error {
 		fates = make([]Restored, len(some))
 		d := t.Draft(&queue.RestoreScript, queue.Target{Groups: groups.Names, Window: groups.Window}, "operation", operation,
-			"version", groups.Version, "memory", queue.OperationMemory, "marked", MarkLasts, "dry", dry)
+			"version", groups.Version, "memory", queue.OperationMemory, "dry", dry)
 		var asked []int
 		for i, m := range some {
 			at := 0

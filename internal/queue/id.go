@@ -27,6 +27,12 @@ func NewIDs() *IDs {
 	return &IDs{entropy: ulid.Monotonic(rand.Reader, 0)}
 }
 
+// IsID tells whether a text is a message ID.
+func IsID(text string) bool {
+	id, err := ulid.ParseStrict(text)
+	return err == nil && id.String() == text
+}
+
 // Next returns the next ID.
 func (s *IDs) Next(now time.Time) (string, error) {
 	var one [1]Message

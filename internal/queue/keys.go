@@ -103,6 +103,7 @@ func (k Keys) Active() string    { return k.base + "active" }
 func (k Keys) Programs() string  { return k.base + "programs" }
 func (k Keys) Limits() string    { return k.base + "limits" }
 func (k Keys) Ended() string     { return k.base + "ended" }
+func (k Keys) Restored() string  { return k.base + "restored" }
 
 // Keys that hold the number of a publisher's last call, a subscription's last claim, and the result
 // of one operation of an operator.
@@ -143,11 +144,15 @@ func (k Keys) Standby(group string) string    { return k.base + "standby:" + gro
 func (k Keys) Limited(group string) string    { return k.base + "limited:" + group }
 func (k Keys) History(group string) string    { return k.base + "history:" + group }
 
+func (k Keys) RestoredRetries(group string) string { return k.base + "restored_retries:" + group }
+
 // kind is what a name of a key in the header of a script stands for.
 type kind struct {
 	typ string                    // of Redis
 	key func(Keys, Target) string // nil: only the call knows the key
 	of  owner
+
+	expires bool // the key may have a TTL
 }
 
 // owner is what has a key of a kind.
@@ -167,14 +172,15 @@ var kinds = map[string]kind{
 	"scheduler": ofTopic("hash", Keys.Scheduler), "idle": ofTopic("zset", Keys.Idle), "names": ofTopic("hash", Keys.Names),
 	"taken": ofTopic("zset", Keys.Taken), "paused": ofTopic("hash", Keys.Paused), "resumes": ofTopic("zset", Keys.Resumes),
 	"schedules": ofTopic("hash", Keys.Schedules), "programs": ofTopic("zset", Keys.Programs), "active": ofTopic("hash", Keys.Active),
-	"limits": ofTopic("hash", Keys.Limits), "ended": ofTopic("stream", Keys.Ended),
+	"limits": ofTopic("hash", Keys.Limits), "ended": expiring(ofTopic("stream", Keys.Ended)), "restored": expiring(ofTopic("zset", Keys.Restored)),
 	"handling": {typ: "string"}, "publisher": {typ: "string"}, "claim": {typ: "string"}, "operation": {typ: "string"},
 
 	"ready": ofGroup("list", Keys.Ready), "unack": ofGroup("zset", Keys.Unack), "leases": ofGroup("hash", Keys.Leases),
 	"retry": ofGroup("zset", Keys.Retry), "deliveries": ofGroup("hash", Keys.Deliveries), "waiters": ofGroup("zset", Keys.Waiters),
 	"dead": ofGroup("zset", Keys.Dead), "resting": ofGroup("zset", Keys.Resting), "stats": ofGroup("hash", Keys.Stats),
 	"suspects": ofGroup("hash", Keys.Suspects), "workers": ofGroup("hash", Keys.Workers), "standby": ofGroup("zset", Keys.Standby),
-	"limited": ofGroup("zset", Keys.Limited), "history": ofGroup("stream", Keys.History),
+	"limited": ofGroup("zset", Keys.Limited), "history": expiring(ofGroup("stream", Keys.History)),
+	"restored_retries": expiring(ofGroup("zset", Keys.RestoredRetries)),
 
 	"counters": ofTopic("hash", Keys.Counters),
 	// Without a window these are keys of a group without a name, which does not exist.
@@ -183,11 +189,17 @@ var kinds = map[string]kind{
 }
 
 func ofTopic(typ string, key func(Keys) string) kind {
-	return kind{typ, func(k Keys, _ Target) string { return key(k) }, ofEachTopic}
+	return kind{typ: typ, key: func(k Keys, _ Target) string { return key(k) }, of: ofEachTopic}
 }
 
 func ofGroup(typ string, key func(Keys, string) string) kind {
-	return kind{typ, func(k Keys, on Target) string { return key(k, on.Group) }, ofEachGroup}
+	return kind{typ: typ, key: func(k Keys, on Target) string { return key(k, on.Group) }, of: ofEachGroup}
+}
+
+// expiring returns a kind whose keys may have a TTL.
+func expiring(k kind) kind {
+	k.expires = true
+	return k
 }
 
 // All returns the keys that a topic with groups of these names may have, except those of single
@@ -207,15 +219,16 @@ func (k Keys) All(names []string) (keys []string) {
 	return keys
 }
 
-// TypeOf returns the Redis type of a key of a topic. It returns "" for an unknown key. A name that
-// is none of Keys is that of a topic's stream.
-func TypeOf(key string) string {
+// TypeOf returns the Redis type of a key of a topic, and whether it may have a TTL. It returns ""
+// for an unknown key. A name that is none of Keys is that of a topic's stream, of which its owner
+// may have a TTL.
+func TypeOf(key string) (typ string, expires bool) {
 	_, name, ours := strings.Cut(key, "}:")
 	if !ours {
-		return "stream"
+		return "stream", true
 	}
-	kind, _, _ := strings.Cut(name, ":")
-	return kinds[kind].typ
+	of, _, _ := strings.Cut(name, ":")
+	return kinds[of].typ, kinds[of].expires
 }
 
 // Registry names the set of all topics under a prefix. It is in a slot of its own.

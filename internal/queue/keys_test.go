@@ -18,7 +18,7 @@ import (
 var update = flag.Bool("update", false, "write the golden files")
 
 // ofTopic is how many keys of keysOfTopic are not the group's.
-const ofTopic = 22
+const ofTopic = 23
 
 // slotOf is the cluster slot of a key: CRC16 (XMODEM) of its hash tag, or of all of it.
 func slotOf(key string) int {
@@ -53,17 +53,20 @@ func TestSlotOfKnownKeys(t *testing.T) {
 // keysOfTopic are all keys that a topic has with one group, publisher and subscription.
 func keysOfTopic(k queue.Keys, group, publisher, subscription string) []string {
 	return []string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Groups(), k.Scheduler(), k.Idle(),
-		k.Names(), k.Taken(), k.Paused(), k.Resumes(), k.Counters(), k.Schedules(), k.Programs(), k.Active(), k.Limits(), k.Ended(), k.Operation(publisher), k.Handling("s: %", group),
+		k.Names(), k.Taken(), k.Paused(), k.Resumes(), k.Counters(), k.Schedules(), k.Programs(), k.Active(), k.Limits(), k.Ended(), k.Restored(), k.Operation(publisher), k.Handling("s: %", group),
 		k.Publisher(publisher), k.Claim(subscription), k.Ready(group), k.Unack(group), k.Leases(group),
-		k.Retry(group), k.Deliveries(group), k.Waiters(group), k.Dead(group), k.Resting(group), k.Stats(group), k.Suspects(group), k.Workers(group), k.Standby(group), k.Limited(group), k.History(group)}
+		k.Retry(group), k.Deliveries(group), k.Waiters(group), k.Dead(group), k.Resting(group), k.Stats(group), k.Suspects(group), k.Workers(group), k.Standby(group), k.Limited(group), k.History(group), k.RestoredRetries(group)}
 }
 
 func TestEachKeyHasAType(t *testing.T) {
 	t.Parallel()
 	for _, key := range keysOfTopic(queue.NewKeys("p", "a{b}:c"), "a:b c", "PUBLISHER", "SUBSCRIPTION") {
-		require.Contains(t, []string{"hash", "zset", "list", "string", "stream"}, queue.TypeOf(key), key)
+		typ, _ := queue.TypeOf(key)
+		require.Contains(t, []string{"hash", "zset", "list", "string", "stream"}, typ, key)
 	}
-	require.Equal(t, "stream", queue.TypeOf("orders:new"))
+	typ, expires := queue.TypeOf("orders:new")
+	require.Equal(t, "stream", typ)
+	require.True(t, expires)
 }
 
 // Check looks at all of them.

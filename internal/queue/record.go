@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -40,6 +41,11 @@ func ReadRecord(text string) (r Record) {
 	}
 	return r
 }
+
+// IsRecord tells whether a text is a stored record.
+func IsRecord(text string) bool { return recordForm.MatchString(text) }
+
+var recordForm = regexp.MustCompile(`(?s)^[0-9]{1,9} [-dr]( .*)?$`)
 
 // ReadExpiries returns how many leases expired in a row, of an entry of suspects. "" is none.
 func ReadExpiries(text string) int {

@@ -61,17 +61,21 @@ func (w *world) restore(all []operate.Absent) (done []string) {
 	return done
 }
 
-// owned returns what is taken, without the marks of messages that came back.
-func (w *world) owned() (all []redis.Z) {
+// owned returns the delay IDs that are taken.
+func (w *world) owned() []redis.Z {
 	w.t.Helper()
 	taken, err := w.Client.ZRangeWithScores(ctx, w.keys.Taken(), 0, -1).Result()
 	require.NoError(w.t, err)
-	for _, z := range taken {
-		if !strings.HasPrefix(z.Member.(string), ":") {
-			all = append(all, z)
-		}
-	}
-	return all
+	return taken
+}
+
+// delivers promotes all that is due, and has a group ack what it gets.
+func (w *world) delivers(group string) {
+	w.t.Helper()
+	w.promoteAll()
+	s := w.sub(group)
+	got := held(s.claim(9))
+	require.Equal(w.t, len(got), s.ack(got...))
 }
 
 func TestWaitingMessagesComeBackWithAllThatTheyHave(t *testing.T) {
@@ -141,14 +145,83 @@ func TestWhatCameBackAndEndedStaysEnded(t *testing.T) {
 		w.travel(90 * time.Minute)
 		require.Equal(t, []string{"x: back", "later: here"}, w.restore(all), "its mark is over")
 		require.Empty(t, w.owned(), "a delay ID whose time is over stays free")
-		w.promoteAll()
-		require.Equal(t, 1, s.ack(held(s.claim(9))...))
+		w.delivers("a")
 		w.travel(3 * time.Hour)
-		w.promoteAll()
-		require.Equal(t, 1, s.ack(held(s.claim(9))...))
-		w.travel(3 * time.Hour)
-		w.promoteAll()
-		require.Zero(t, w.Client.Exists(ctx, w.keys.Names(), w.keys.Taken(), w.keys.Messages()).Val(), "no mark stays")
+		w.delivers("a")
+		require.Zero(t, w.Client.Exists(ctx, w.keys.Names(), w.keys.Taken(), w.keys.Messages()).Val())
+		w.publish(in("y", 2*time.Hour))
+		require.Equal(t, []string{"y: back"}, w.restore(w.cancelled("")))
+		require.Equal(t, []string{w.id["y"]}, w.Client.ZRange(ctx, w.keys.Restored(), 0, -1).Val(), "marks that are over go")
+		require.InDelta(t, 3*time.Hour, w.Client.PTTL(ctx, w.keys.Restored()).Val(), float64(time.Minute), "no mark stays")
+	}, "a")
+}
+
+// An hour counts from the return, if the message was overdue by then.
+func TestAnOverdueMessageIsRememberedForAnHour(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(in("x", 10*time.Millisecond))
+		all := w.cancelled("")
+		w.travel(90 * time.Minute)
+		all[0].At = time.UnixMilli(w.now()).Add(-90 * time.Minute) // on the real server what is stored moved
+		require.Equal(t, []string{"x: back"}, w.restore(all))
+		w.delivers("a")
+		require.Equal(t, []string{"x: ended"}, w.restore(all))
+	}, "a")
+}
+
+// A message that came back is remembered until an hour after its due time, also if it gets another.
+func TestAMarkFollowsTheDueTime(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(in("waits", time.Hour), under(now("retries"), "n", queue.Replace, 10*time.Hour), now("called"))
+		w.retryIn("a", "retries")
+		w.retryIn("a", "called")
+		waiting, retries := w.cancelled(""), w.cancelled("a")
+		require.Equal(t, []string{"waits: back"}, w.restore(waiting))
+		require.Equal(t, []string{"retries: back", "called: back"}, w.restore(retries))
+		later := queue.In(5 * time.Hour)
+		require.NoError(t, w.topic.Reschedule(ctx, byID(w, "waits"), later))
+		require.NoError(t, w.topic.Reschedule(ctx, byID(w, "called"), later))
+		require.NoError(t, w.topic.RescheduleRetries(ctx, "n", later, nil))
+		for _, key := range []string{w.keys.Restored(), w.keys.RestoredRetries("a")} {
+			require.InDelta(t, 6*time.Hour, w.Client.PTTL(ctx, key).Val(), float64(time.Minute), key)
+		}
+		w.travel(5*time.Hour + time.Second)
+		w.delivers("a")
+		require.Empty(t, w.stored())
+		require.Equal(t, []string{"waits: ended"}, w.restore(waiting))
+		require.Equal(t, []string{"retries: ended", "called: ended"}, w.restore(retries))
+	}, "a")
+}
+
+// A recall takes the marks of what it takes back. Those of a group go with it.
+func TestMarksGoWithWhatIsTakenBack(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(under(now("x"), "n", queue.Replace, 10*time.Hour))
+		w.retryIn("a", "x")
+		all := w.cancelled("a")
+		require.Equal(t, []string{"x: back"}, w.restore(all))
+		require.NoError(t, w.topic.CancelRetries(ctx, "n"))
+		require.Zero(t, w.Client.Exists(ctx, w.keys.RestoredRetries("a")).Val())
+		require.Equal(t, []string{"x: back"}, w.restore(all))
+		require.NoError(t, w.topic.Remove(ctx, "a"))
+		require.Zero(t, w.Client.Exists(ctx, w.keys.RestoredRetries("a")).Val())
+		require.Equal(t, []string{"x: no group"}, w.restore(all))
+		w.register("a")
+		require.Equal(t, []string{"x: back"}, w.restore(all))
+	}, "a")
+}
+
+// The scheduler frees a delay ID of a retry that comes later.
+func TestADelayIDThatCameBackWithARetryBecomesFree(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(under(now("x"), "n", queue.Replace, time.Hour))
+		w.retryIn("a", "x")
+		require.NoError(t, w.topic.Reschedule(ctx, byID(w, "x"), queue.In(10*time.Hour)))
+		all := w.cancelled("a")
+		require.Empty(t, w.owned())
+		w.Client.HDel(ctx, w.keys.Scheduler(), "next")
+		require.Equal(t, []string{"x: back"}, w.restore(all))
+		require.Equal(t, int64(w.owned()[0].Score), w.next())
 	}, "a")
 }
 

@@ -161,9 +161,9 @@ func (w *world) travel(d time.Duration) {
 		return
 	}
 	groups := w.registered()
-	keys := []string{w.keys.Pending(), w.keys.Idle(), w.keys.Taken(), w.keys.Resumes(), w.keys.Programs()}
+	keys := []string{w.keys.Pending(), w.keys.Idle(), w.keys.Taken(), w.keys.Resumes(), w.keys.Programs(), w.keys.Restored()}
 	for _, g := range groups {
-		keys = append(keys, w.keys.Retry(g), w.keys.Unack(g), w.keys.Dead(g), w.keys.Waiters(g), w.keys.Resting(g), w.keys.Standby(g), w.keys.Limited(g))
+		keys = append(keys, w.keys.Retry(g), w.keys.Unack(g), w.keys.Dead(g), w.keys.Waiters(g), w.keys.Resting(g), w.keys.Standby(g), w.keys.Limited(g), w.keys.RestoredRetries(g))
 	}
 	for _, key := range keys {
 		members, err := w.Client.ZRangeWithScores(ctx, key, 0, -1).Result()

@@ -40,7 +40,8 @@ func NameWrongType(ctx context.Context, client *servers.Client, keys []string, e
 			return err
 		}
 		for i, key := range some {
-			if is, want := found[i].Val(), TypeOf(key); is != want && is != "none" {
+			want, _ := TypeOf(key)
+			if is := found[i].Val(); is != want && is != "none" {
 				return fmt.Errorf("the key %q is a %s, and has to be a %s: %w", key, is, want, err)
 			}
 		}

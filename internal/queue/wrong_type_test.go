@@ -233,7 +233,7 @@ var transitions = map[string]func(w *world) (call func() error){
 		w.follow(w.amend(queue.Put, "s").Record, w.hour(1))
 		groups := must(w.topic.Groups(ctx))
 		d := w.topic.Draft(&queue.RestoreScript, queue.Target{Groups: groups.Names, Window: groups.Window}, "operation", w.keys.Operation("O"),
-			"version", groups.Version, "memory", time.Minute, "marked", time.Hour, "dry", false)
+			"version", groups.Version, "memory", time.Minute, "dry", false)
 		d.Each("message", "id", strings.Repeat("0", 26), "body", "x", "own", "delay_id:s%40"+fmt.Sprint(w.hour(1).UnixMilli()-1), "due", w.now()+1000, "free", "", "at", 0, "record", "")
 		d.Each("message", "id", strings.Repeat("1", 26), "body", "x", "own", "", "due", w.now()+1000, "free", "", "at", 2, "record", "1 - -")
 		return run(w, d.Call())
@@ -469,7 +469,8 @@ func unused(name, key string, k queue.Keys) bool {
 		return !slices.Contains([]string{k.History("c"), k.Ended()}, key) || script == "publish" && key != k.Ended()
 	}
 	readGroups := slices.Contains([]string{"publish", "cancel", "recall", "amend"}, script) && key == k.Groups() // only with a history
-	if slices.Contains(histories, key) || readGroups {                                                           // remove deletes one of any type
+	deleted := script == "remove" && key == k.RestoredRetries("a")                                               // and a history: of any type
+	if slices.Contains(histories, key) || readGroups || deleted {
 		return true
 	}
 	switch script { // only with a history

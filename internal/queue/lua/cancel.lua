@@ -13,10 +13,12 @@
 --   groups     hash: group -> options
 --   counters   hash: counters of the topic
 --   ended      stream: a line of each message that ended before a group had it
+--   restored   zset: id -> ms at which its mark ends
 -- KEYS of each group
---   retry       zset: id -> due ms
---   deliveries  hash: id -> "count flag delayed_for reason"
---   history     stream: a line of each message that ended
+--   retry             zset: id -> due ms
+--   deliveries        hash: id -> "count flag delayed_for reason"
+--   history           stream: a line of each message that ended
+--   restored_retries  zset: id -> ms at which its mark ends
 -- ARGV
 --   version   text: of the group set that KEYS were made from
 --   by        text: "id" or "name"
@@ -36,7 +38,7 @@
 -- Twice: the second run returns the remembered result of the first.
 
 
---@use now id_length in_window group_options origin history whole restored
+--@use now id_length in_window group_options origin history whole
 
 local before = redis.call('GET', operation)
 if before then
@@ -60,11 +62,13 @@ local left = tonumber(redis.call('HGET', refs, id) or 1)
 local there = redis.call('HEXISTS', messages, id) == 1
 redis.call('HLEN', names)
 redis.call('ZCARD', taken)
+redis.call('ZCARD', restored)
 local record = recorded and histories()
 local waits, found = {}, not at or due == at
 for g = 1, group_count do
-  --@each group g retry deliveries history
+  --@each group g retry deliveries history restored_retries
   redis.call('HLEN', deliveries)
+  redis.call('ZCARD', restored_retries)
   if record then
     record.expect(history)
   end
@@ -103,18 +107,16 @@ end
 local held = due and 0 or in_window(kept, {id})[id]
 
 -- The first write is a deletion: after one, a script may write at maxmemory too.
-local marks = {due and mark_of(id)}
 if due then
   redis.call('ZREM', pending, id)
+  redis.call('ZREM', restored, id)
 end
 for _, g in ipairs(waits) do
-  --@each group g retry deliveries name
+  --@each group g retry deliveries restored_retries
   redis.call('ZREM', retry, id)
   redis.call('HDEL', deliveries, id)
-  marks[#marks + 1] = mark_of(id, name)
+  redis.call('ZREM', restored_retries, id)
 end
-redis.call('HDEL', names, unpack(marks))
-redis.call('ZREM', taken, unpack(marks))
 if due or left - held <= #waits then
   local name = own and string.match(own, 'delay_id:(%S+)')
   if name and redis.call('HGET', names, name) == id then

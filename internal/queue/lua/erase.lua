@@ -19,6 +19,7 @@
 --   active     hash: group -> "owner epoch ends lease"
 --   limits     hash: group -> state
 --   ended      stream: lines
+--   restored   zset: id -> ms
 -- KEYS of each group
 --   ready       list: "id:due"
 --   unack       zset: id -> ms
@@ -34,6 +35,7 @@
 --   standby     zset: address -> ms
 --   limited     zset: address -> ms
 --   history     stream: lines
+--   restored_retries  zset: id -> ms
 -- ARGV
 --   version  text: of the group set
 --   step     text: "first", "some" or "last"
@@ -61,13 +63,13 @@ end
 
 if step ~= 'some' then
   redis.call('UNLINK', messages, options, refs, pending, scheduler, names, taken,
-    paused, resumes, counters, schedules, programs, active, limits, ended)
+    paused, resumes, counters, schedules, programs, active, limits, ended, restored)
 end
 for g = 1, group_count do
   --@each group g ready unack leases retry deliveries waiters
-  --@each group g dead resting stats suspects workers standby limited history
+  --@each group g dead resting stats suspects workers standby limited history restored_retries
   redis.call('UNLINK', ready, unack, leases, retry, deliveries, waiters, dead,
-    resting, stats, suspects, workers, standby, limited, history)
+    resting, stats, suspects, workers, standby, limited, history, restored_retries)
 end
 if step == 'last' then
   redis.call('UNLINK', idle, groups, meta)

@@ -14,11 +14,12 @@
 --   groups     hash: group -> options
 --   counters   hash: counters of the topic
 -- KEYS of each group
---   retry       zset: id -> due ms
---   deliveries  hash: id -> "count flag delayed_for reason"
---   unack       zset: id -> lease deadline ms
---   dead        zset: id -> ms at which it died
---   history     stream: a line of each message that ended
+--   retry             zset: id -> due ms
+--   deliveries        hash: id -> "count flag delayed_for reason"
+--   unack             zset: id -> lease deadline ms
+--   dead              zset: id -> ms at which it died
+--   history           stream: a line of each message that ended
+--   restored_retries  zset: id -> ms at which its mark ends
 -- ARGV
 --   version   text: of the group set that KEYS were made from
 --   delay_id  text: as it is stored
@@ -89,7 +90,8 @@ for i = 1, message_count do
   m.left = tonumber(redis.call('HGET', refs, id) or 1) - m.held -- groups that need the message
   local states, holders, ends = {}, 0, false
   for g = 1, group_count do
-    --@each group g retry deliveries unack dead
+    --@each group g retry deliveries unack dead restored_retries
+    redis.call('ZCARD', restored_retries)
     local record = redis.call('HGET', deliveries, id) or ''
     local waits, held = redis.call('ZSCORE', retry, id), redis.call('ZSCORE', unack, id)
     local died = redis.call('ZSCORE', dead, id)
@@ -137,14 +139,14 @@ for _, m in ipairs(found) do
     end
   end
   for _, g in ipairs(m.waits) do
-    --@each group g retry deliveries name
+    --@each group g retry deliveries restored_retries
     if due then
       redis.call('ZADD', retry, string.format('%d', due), m.id)
+      follow(restored_retries, m.id, due)
     else
       redis.call('ZREM', retry, m.id)
       redis.call('HDEL', deliveries, m.id)
-      redis.call('HDEL', names, mark_of(m.id, name))
-      redis.call('ZREM', taken, mark_of(m.id, name))
+      redis.call('ZREM', restored_retries, m.id)
     end
   end
   if not due then

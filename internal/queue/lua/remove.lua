@@ -29,6 +29,7 @@
 --   limited     zset: address of a subscription that waits for the limit -> ms until which it is
 --               valid
 --   history     stream: a line of each message that ended
+--   restored_retries  zset: id -> ms at which its mark ends
 -- CONSTANTS
 --   poll = 90000  ms in which every subscription claims: SignValid
 -- ARGV
@@ -165,6 +166,6 @@ if left > 0 then
   end
 end
 redis.call('DEL', ready, retry, unack, leases, deliveries, suspects, dead, waiters, resting, stats, workers, standby,
-  limited, history)
+  limited, history, restored_retries)
 redis.call('ZREM', idle, group)
 return done(0)

@@ -9,9 +9,11 @@
 --   taken      zset: delay id -> ms at which it is free
 --   scheduler  hash: next, holder, standby, until
 --   operation  string: the result of an earlier run of this call, expiring
+--   restored   zset: id -> ms at which its mark ends
 -- KEYS of each group
---   retry       zset: id -> due ms
---   deliveries  hash: id -> "count flag delayed_for reason"
+--   retry             zset: id -> due ms
+--   deliveries        hash: id -> "count flag delayed_for reason"
+--   restored_retries  zset: id -> ms at which its mark ends
 -- ARGV
 --   version  text: of the group set that KEYS were made from
 --   by       text: "id" or "name"
@@ -35,7 +37,7 @@
 -- Only "ok" means that something was written.
 -- Twice: the second run returns the remembered result of the first.
 
---@use now due_of post grace schedule
+--@use now due_of post grace schedule restored
 
 local before = redis.call('GET', operation)
 if before then
@@ -58,15 +60,17 @@ local was = tonumber(redis.call('ZSCORE', pending, id) or nil)
 local there = redis.call('HEXISTS', messages, id) == 1
 redis.call('HLEN', names)
 redis.call('ZCARD', taken)
+redis.call('ZCARD', restored)
 local waits, ends = {}, was -- whether the expiry counts
 local found = at == '' or was and (at == 'first' or was == tonumber(at))
 local same = record == ''
 for g = 1, group_count do
-  --@each group g retry deliveries
+  --@each group g retry deliveries restored_retries
+  redis.call('ZCARD', restored_retries)
   local record_now = redis.call('HGET', deliveries, id) or ''
   local again = tonumber(redis.call('ZSCORE', retry, id) or nil)
   if again then
-    waits[#waits + 1] = retry
+    waits[#waits + 1] = g
     found = found or again == tonumber(at)
     same = same or record_now == record
     ends = ends or string.match(record_now, '^%d+ (%S+)') ~= 'r'
@@ -103,14 +107,17 @@ end
 redis.call('ZREM', pending, '')
 if was then
   redis.call('ZADD', pending, score, id)
+  follow(restored, id, due)
   if name then
     local window = tonumber(string.match(own, 'window:(%d+)') or 0)
     redis.call('HSET', names, name, id)
     redis.call('ZADD', taken, string.format('%d', due + window), name)
   end
 end
-for _, retry in ipairs(waits) do
+for _, g in ipairs(waits) do
+  --@each group g retry restored_retries
   redis.call('ZADD', retry, score, id)
+  follow(restored_retries, id, due)
 end
 if group_count > 0 then
   schedule(due)

@@ -14,19 +14,17 @@
 --   counters   hash: counters of the topic
 --   operation  string: the result of an earlier run of this call, expiring
 --   kept       list: the ready list of the window, if the set has one
---   idle       zset: group with an expiry -> ms at which it is removed
+--   restored   zset: id -> ms at which its mark ends
 -- KEYS of each group
---   retry       zset: id -> due ms
---   dead        zset: id -> ms at which it died
---   deliveries  hash: id -> "count flag delayed_for reason"
---   unack       zset: id -> lease deadline ms
+--   retry             zset: id -> due ms
+--   dead              zset: id -> ms at which it died
+--   deliveries        hash: id -> "count flag delayed_for reason"
+--   unack             zset: id -> lease deadline ms
+--   restored_retries  zset: id -> ms at which its mark ends
 -- ARGV
 --   version  text: of the group set that KEYS were made from
 --   memory   text: ms for which the result is remembered
---   marked   number: ms after its due time until which a message is marked
 --   dry      flag: only says what it would do
--- ARGV of each group
---   name  text:
 -- ARGV of each message
 --   id      text: 100 at most, each once
 --   body    text:
@@ -65,12 +63,14 @@ redis.call('ZCARD', pending)
 redis.call('HLEN', names)
 redis.call('ZCARD', taken)
 redis.call('HLEN', counters)
+redis.call('ZCARD', restored)
 for g = 1, group_count do
-  --@each group g retry dead deliveries unack
+  --@each group g retry dead deliveries unack restored_retries
   redis.call('ZCARD', retry)
   redis.call('ZCARD', dead)
   redis.call('HLEN', deliveries)
   redis.call('ZCARD', unack)
+  redis.call('ZCARD', restored_retries)
 end
 
 local ids = {}
@@ -79,7 +79,6 @@ for i = 1, message_count do
   ids[i] = id
 end
 local has = in_window(kept, ids)
-local removing = redis.call('ZCOUNT', idle, '-inf', 0) > 0
 local named = {} -- delay ids that this call takes
 
 -- Tells whether a group has a message in another state than ready.
@@ -105,11 +104,11 @@ local function is_undone(delay_id)
   return tonumber(instant) + r.jitter > now and not r.known[instant]
 end
 
-local function verdict_of(id, mark, delay_id, at, there)
+local function verdict_of(id, marks, delay_id, at, there)
   if at == 0 and there or at > 0 and (redis.call('ZSCORE', pending, id) or is_in(at, id)) then
     return 'h'
   end
-  if owner_of(mark) then
+  if tonumber(redis.call('ZSCORE', marks, id) or 0) > now then
     return 'e'
   end
   if at > 0 and there then
@@ -117,7 +116,7 @@ local function verdict_of(id, mark, delay_id, at, there)
     for g = 1, group_count do
       places = places + (is_in(g, id) and 1 or 0)
     end
-    if removing or groups_of(id, has[id]) ~= places then
+    if groups_of(id, has[id]) ~= places then
       return 'b'
     end
   end
@@ -130,10 +129,10 @@ end
 local verdicts, bodies, settings, coming = {}, {}, {}, {}
 for i = 1, message_count do
   --@each message i id body own due free at
-  local mark = mark_of(id)
+  local marks = restored
   if at > 0 then
-    --@each group at name
-    mark = mark_of(id, name)
+    --@each group at restored_retries
+    marks = restored_retries
   end
   local delay_id = string.match(own, 'delay_id:(%S+)')
   local ends = free or 0
@@ -143,9 +142,9 @@ for i = 1, message_count do
     delay_id = nil -- a retry does not need it
   end
   local there = redis.call('HEXISTS', messages, id) == 1
-  verdicts[i] = verdict_of(id, mark, delay_id, at, there)
+  verdicts[i] = verdict_of(id, marks, delay_id, at, there)
   if verdicts[i] == 'c' then
-    coming[#coming + 1] = {i = i, mark = mark, delay_id = delay_id, ends = ends, there = there}
+    coming[#coming + 1] = {i = i, marks = marks, delay_id = delay_id, ends = ends, there = there}
     if delay_id then
       named[delay_id] = id
     end
@@ -169,6 +168,7 @@ local soonest
 local function comes(ms)
   soonest = math.min(soonest or ms, ms)
 end
+local marked = {} -- keys
 for _, m in ipairs(coming) do
   local i = m.i
   --@each message i id due at record
@@ -190,9 +190,11 @@ for _, m in ipairs(coming) do
     redis.call('ZADD', taken, string.format('%d', m.ends), m.delay_id)
     comes(m.ends)
   end
-  local until_ms = math.max(tonumber(due), now) + marked
-  redis.call('HSET', names, m.mark, id)
-  redis.call('ZADD', taken, string.format('%d', until_ms), m.mark)
+  mark(m.marks, id, tonumber(due))
+  marked[m.marks] = true
+end
+for marks in pairs(marked) do
+  bound(marks)
 end
 if #bodies > 0 then
   redis.call('HINCRBY', counters, 'published', #bodies / 2)

@@ -92,7 +92,7 @@ func (d drained) leftovers(s *snapshot) (left []string) {
 	}
 	for _, v := range s.values {
 		switch v.kind {
-		case "meta", "groups", "scheduler", "idle", "publisher", "operation", "handling", "paused", "resumes", "schedules", "programs", "stats", "counters", "active", "limits", "ended", "history",
+		case "meta", "groups", "scheduler", "idle", "publisher", "operation", "handling", "paused", "resumes", "schedules", "programs", "stats", "counters", "active", "limits", "ended", "history", "restored", "restored_retries",
 			"workers": // Close does not wait long for the sign-off, which a busy machine may miss
 			continue
 		case "claim", "waiters", "resting", "standby", "limited":

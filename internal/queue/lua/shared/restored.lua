@@ -1,11 +1,35 @@
--- restored: marks messages that were brought back.
+-- restored: remembers the messages that were brought back, by marks with an end.
 --
--- Defines  mark_of(id, group)
+-- Uses     now
+-- CONSTANTS
+--   mark_lasts = 3600000  ms that a message is remembered for, after it is due or came back
 --
--- A mark is a delay id that no message can have, because it is not encoded. While it is taken, the
--- message is not brought back once more.
+-- Defines  mark_lasts, mark(marks, id, due), bound(marks), follow(marks, id, due)
+--
+-- restored has the marks of messages that waited for their due time, and restored_retries those of
+-- a group's retries.
 
--- Returns the mark of a message that waits for its due time, or with a group for a retry in that.
-local function mark_of(id, group)
-  return ':' .. id .. (group and ':' .. group or '')
+-- Marks a message that is due then.
+local function mark(marks, id, due)
+  redis.call('ZADD', marks, string.format('%d', math.max(due, now) + mark_lasts), id)
+end
+
+-- Has the key go with its last mark, and drops some of those that are over.
+local function bound(marks)
+  local over = redis.call('ZRANGEBYSCORE', marks, '-inf', now, 'LIMIT', 0, 100)
+  if over[1] then
+    redis.call('ZREM', marks, unpack(over))
+  end
+  local last = redis.call('ZRANGE', marks, -1, -1, 'WITHSCORES')[2]
+  if last then
+    redis.call('PEXPIRE', marks, string.format('%d', last - now))
+  end
+end
+
+-- Keeps the mark of a message that gets another due time, if it has one.
+local function follow(marks, id, due)
+  if redis.call('ZSCORE', marks, id) then
+    mark(marks, id, due)
+    bound(marks)
+  end
 end
