@@ -34,13 +34,13 @@ MODULES := cmd/redisdelay tests/components prometheus otel examples/observed exa
 # The runner of tests is compiled first, with all of the standard library that it needs. It says every tenth package.
 RUNNER := go build -v -o /dev/null ./scripts/runtests 2>&1 | awk 'NR % 10 == 1 { print "compiling: " $$0; fflush() }'
 
-# Most tests wait more than they compute, so more of them run at once than there are CPUs.
+# Most tests wait more than they compute, so more of them run at once than there are CPUs. Those of ./tests wait most, and go first.
 test: ## the tests of this module but tests/faults, on an embedded Redis and a real one; with RACE=1 under the race detector
 	@echo 'make test: the tests of this module but tests/faults, on an embedded Redis and on a redis-server.'
 	@echo 'It takes about $(if $(RACE),ten,four) minutes on two CPUs, and two more the first time, to compile. It prints a line for each package:'
 	@$(RUNNER)
 	@scripts/with-redis.sh sh -c 'go run ./scripts/runtests -lanes=2 -slowest=$(SLOWEST) \
-		". $(if $(RACE),$(RACED)) -timeout=20m -parallel=4 $$(go list ./... | grep -v -e /tests/faults$(if $(RACE), -e /internal/queue$$))" \
+		". $(if $(RACE),$(RACED)) -timeout=20m -parallel=4 ./tests $$(go list ./... | grep -v -e /tests/faults -e /tests$$$(if $(RACE), -e /internal/queue$$))" \
 		$(if $(RACE),". -timeout=20m -parallel=4 ./internal/queue")'
 
 compile-tests: ## compiles the tests of all modules with the race detector, and links and runs none

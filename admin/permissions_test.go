@@ -209,10 +209,10 @@ func TestOperationWithoutAPermissionChangesNothing(t *testing.T) {
 		t.Run(fmt.Sprint(i+1, " ", op.name), func(t *testing.T) {
 			commands := commandsOf(t, op, func() *torn { return fixture(t, op) })
 			require.Subset(t, documented, commands)
+			w := fixture(t, op) // for all, as none may change it
+			before := w.contents()
 			for _, command := range commands {
 				pairs++
-				w := fixture(t, op)
-				before := w.contents()
 				client := userWithout(t, in, server.Client, command)
 				a, err := admin.New(admin.Config{Client: client, KeyPrefix: w.Prefix})
 				require.NoError(t, err)
