@@ -285,7 +285,7 @@ func (r *restoreRun) restore(ctx context.Context, all []operate.Absent) ([]opera
 func (r *restoreRun) takenElsewhere(ctx context.Context, all []operate.Absent) (map[string]bool, error) {
 	var named, ids []string
 	for _, m := range all {
-		if id := queue.ParseOptions(m.Own).DelayID; id != "" && (m.Group == "" || !m.Free.IsZero()) {
+		if id := queue.ParseOptions(m.Own).DelayID; id != "" && (m.Group == "" || m.Free.After(time.Now())) {
 			named, ids = append(named, id), append(ids, m.ID)
 		}
 	}

@@ -73,7 +73,6 @@ func BenchmarkMove(b *testing.B) {
 			b.ReportMetric(float64(same.Microseconds())/1000, "ms/same-topic-late-p99")
 			b.ReportMetric(float64(script.Microseconds())/1000, "ms/fiftieth-script")
 			b.ReportMetric(float64(median.Microseconds())/1000, "ms/script-median")
-			require.Less(b, script, 10*time.Millisecond, "the fiftieth of the longest")
 		})
 	}
 }

@@ -196,8 +196,8 @@ func (s *Subscriber) lookForMore(ctx context.Context, topic string, n int) {
 }
 
 // Close is that of a redisdelay.Subscriber, and takes no longer. All channels are closed when it
-// returns without an error. If one is open a second after its subscriptions have ended, because
-// Redis does not answer, an error names its topic.
+// returns without an error. If one is open up to a second after its subscriptions have ended,
+// because Redis does not answer, an error names its topic.
 func (s *Subscriber) Close() error {
 	end := time.Now().Add(s.inside.CloseWithin())
 	err := s.plain.Close()

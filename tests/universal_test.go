@@ -128,7 +128,7 @@ func TestUniversalOnePartition(t *testing.T) {
 
 func onServer(t *testing.T, s redistest.Server, maxInFlight int, delay time.Duration) suite {
 	s.OnCleanup(func() { queuetest.Check(t, s.Client, s.Prefix) })
-	// Watermill's TestMessageCtx leaves a message unsettled, so its Close takes all of CloseTimeout.
+	// Watermill's TestMessageCtx leaves a message unsettled, so Close takes all of CloseTimeout.
 	return suite{client: s.Client, prefix: s.Prefix, maxInFlight: maxInFlight, delay: delay, closeTimeout: 5 * time.Second}
 }
 

@@ -265,7 +265,7 @@ func (w *waitWork) write(ctx context.Context, operator *admin.Admin, topic strin
 	defer func() { err = errors.Join(err, file.Close(), os.Remove(file.Name())) }()
 	buffer, done := bufio.NewWriter(file), 0
 	one := func(m admin.Message) error {
-		if m.Stored.Body == nil && w.op.Deletes {
+		if m.Stored.Body == nil {
 			lost++
 			return nil
 		}
@@ -330,7 +330,6 @@ func waitsIn(name string) iter.Seq2[exportedWait, error] {
 			yield(exportedWait{}, refuse("%s is not a regular file, and it is read more than once: write it to the disk first", name))
 			return
 		}
-		some := false
 		lines := bufio.NewReaderSize(file, 1<<16)
 		for n := 1; ; n++ {
 			line, err := lines.ReadBytes('\n')
@@ -348,12 +347,9 @@ func waitsIn(name string) iter.Seq2[exportedWait, error] {
 					yield(w, refuse("line %d of %s is not an exported message that waits: %w", n, name, err))
 					return
 				}
-				if some = true; !yield(w, nil) {
+				if !yield(w, nil) {
 					return
 				}
-			}
-			if ended && !some {
-				yield(exportedWait{}, refuse("%s has no messages", name))
 			}
 			if ended {
 				return

@@ -52,6 +52,9 @@ func (a *app) importWaits(ctx context.Context, topic, file string) error {
 		}
 		i.all++
 	}
+	if i.all == 0 {
+		return refuse("%s has no messages", file)
+	}
 	would, err := i.restore(ctx, true, false)
 	if err != nil {
 		return err
@@ -116,7 +119,7 @@ func (i *waitsImport) tell(restored admin.Restored) error {
 		i.a.out.note("%s left out, in the topic already.", texts.Many(restored.There, "message"))
 	}
 	if restored.Ended > 0 {
-		i.a.out.note("%s left out: an earlier import brought them back, and they have ended since.", texts.Many(restored.Ended, "message"))
+		i.a.out.note("%s left out: an earlier import brought them back, and they have ended or moved to another topic since.", texts.Many(restored.Ended, "message"))
 	}
 	if restored.Refused > 0 {
 		return fmt.Errorf("%s left out, as named above", texts.Many(restored.Refused, "message"))

@@ -12,7 +12,7 @@ var calledCommand = regexp.MustCompile(`(?:redis\.p?call|each)\('([A-Z]+)'`)
 
 var optional = append([]string{"SPUBLISH", "INFO", "PUBSUB"}, Recording...)
 
-// Recording has the commands that only the history of a group needs.
+// Recording has the commands that only the history of a group needs. Scripts go on without them.
 var Recording = []string{"HSTRLEN", "PEXPIRE", "XADD", "XLEN", "XTRIM"}
 
 // commandsOf returns the commands that each script calls, itself or in a snippet.

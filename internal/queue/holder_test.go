@@ -66,14 +66,14 @@ func TestOnlyTheHolderMovesDueMessagesUntilItIsLate(t *testing.T) {
 		w.travel(time.Hour + time.Millisecond)
 		due := int64(w.score(w.keys.Pending(), "x"))
 		for w.now() < due+1000 {
-			turn := w.promote(standby)
-			if turn.Role == queue.Holder {
-				require.Greater(t, w.now(), due+1000, "the real clock went on")
-				break
+			early := []queue.Role{w.promote(standby).Role, w.promote(box + "|other").Role}
+			ready := w.ready("a")
+			if w.now() >= due+1000 { // it took long, so one of them may have been late
+				require.Nil(t, w.Mini, "only the real clock goes on meanwhile")
+				return
 			}
-			require.Equal(t, queue.Standby, turn.Role)
-			require.Equal(t, queue.Other, w.promote(box+"|other").Role)
-			require.Empty(t, w.ready("a"))
+			require.Equal(t, []queue.Role{queue.Standby, queue.Other}, early)
+			require.Empty(t, ready)
 			w.pass(333 * time.Millisecond)
 		}
 		w.passUntil(due + 1001)

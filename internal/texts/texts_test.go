@@ -42,7 +42,6 @@ func TestNamesSaysHowManyItLeavesOut(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, texts.Names(nil))
 	require.Equal(t, `"a", "b\n"`, texts.Names([]string{"a", "b\n"}))
-	require.Equal(t, `"`+strings.Repeat("x", 80)+`"`, texts.Names([]string{strings.Repeat("x", 200)}))
 	many := texts.Names(slices.Repeat([]string{"a"}, 1500))
 	require.Equal(t, texts.NamesMost, strings.Count(many, `"a"`))
 	require.Contains(t, many, ", and 1,490 more")

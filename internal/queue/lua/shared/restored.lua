@@ -14,7 +14,8 @@ local function mark(marks, id, due)
   redis.call('ZADD', marks, string.format('%d', math.max(due, now) + mark_lasts), id)
 end
 
--- Has the key go with its last mark, and drops some of those that are over.
+-- Has the key go with its last mark, and drops some of those that are over. A user who may not have
+-- keys expire goes on: the key stays.
 local function bound(marks)
   local over = redis.call('ZRANGEBYSCORE', marks, '-inf', now, 'LIMIT', 0, 100)
   if over[1] then
@@ -22,7 +23,7 @@ local function bound(marks)
   end
   local last = redis.call('ZRANGE', marks, -1, -1, 'WITHSCORES')[2]
   if last then
-    redis.call('PEXPIRE', marks, string.format('%d', last - now))
+    redis.pcall('PEXPIRE', marks, string.format('%d', last - now))
   end
 end
 
