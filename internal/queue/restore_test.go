@@ -411,3 +411,23 @@ func TestARetryThatWasDeliveredSinceKeepsItsDueTime(t *testing.T) {
 		require.Equal(t, newer, w.score(w.keys.Retry("a"), "x"))
 	}, "a")
 }
+
+// A user who may not have keys expire can do all of it. The marks stay until others drop them.
+func TestMessagesComeBackWithoutThePermissionToExpire(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	rules := []any{"ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-pexpire"}
+	require.NoError(t, server.Client(t).Do(ctx, rules...).Err())
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "app", Password: "secret"})
+	t.Cleanup(func() { _ = client.Close() })
+	w := newWorld(t, redistest.Server{Client: client, Prefix: "own"}, "topic", "a")
+	w.publish(in("x", time.Hour).with(queue.Options{DelayID: "x"}))
+	require.Equal(t, []string{"x: back"}, w.restore(w.cancelled("")))
+	require.Equal(t, "2", w.Client.HGet(ctx, w.keys.Counters(), "published").Val())
+	require.NoError(t, w.topic.Reschedule(ctx, byID(w, "x"), queue.In(time.Minute)))
+	require.Equal(t, int64(w.score(w.keys.Pending(), "x")), int64(w.owned()[0].Score))
+	require.Equal(t, int64(w.owned()[0].Score), w.next())
+	require.EqualValues(t, -1, w.Client.PTTL(ctx, w.keys.Restored()).Val())
+	require.NoError(t, server.Client(t).Expire(ctx, w.keys.Restored(), time.Hour).Err())
+	queuetest.Check(t, client, w.Prefix) // all else is as it should be
+}
