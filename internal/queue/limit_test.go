@@ -39,6 +39,12 @@ func perSecond(rate float64, burst int) queue.GroupLimit {
 	return queue.GroupLimit{Rate: rate, Burst: burst}
 }
 
+// aToken is the time of a token of slowly. However busy the machine is, no test earns one unless it
+// travels.
+const aToken = 10*time.Second + time.Millisecond
+
+func slowly(burst int) queue.GroupLimit { return perSecond(0.1, burst) }
+
 func (w *world) limited(group string) (addresses []string) {
 	w.t.Helper()
 	addresses, err := w.Client.ZRange(ctx, w.keys.Limited(group), 0, -1).Result()
@@ -48,7 +54,7 @@ func (w *world) limited(group string) (addresses []string) {
 
 func TestBurstAndRateAreShared(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		w.limitTo("a", perSecond(1, 3)) // on a real server a slow machine must not earn a token
+		w.limitTo("a", slowly(3))
 		w.publishNow(names("%d", 0, 20)...)
 		first, second := w.sub("a"), w.sub("a")
 		box := w.inbox()
@@ -61,7 +67,7 @@ func TestBurstAndRateAreShared(t *testing.T) {
 		require.Equal(t, []string{"2"}, bodies(got))
 		require.True(t, got.Waits)
 		require.Equal(t, []string{box.address("second")}, w.limited("a"))
-		w.pass(time.Second)
+		w.travel(aToken)
 		require.Equal(t, []string{"3"}, bodies(second.claim(9, woken(9, box.address("second")))))
 		require.Empty(t, bodies(first.claim(9, woken(9, box.address("first")))))
 	})
@@ -69,7 +75,7 @@ func TestBurstAndRateAreShared(t *testing.T) {
 
 func TestNextTokenIsAnEventAndWakesInTurn(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		w.limitTo("a", perSecond(2, 1))
+		w.limitTo("a", slowly(1))
 		w.publishNow(names("%d", 0, 9)...)
 		box := w.inbox()
 		for i, name := range []string{"first", "second", "third"} {
@@ -77,14 +83,14 @@ func TestNextTokenIsAnEventAndWakesInTurn(t *testing.T) {
 		}
 		turn := w.promote("scheduler|1")
 		require.Positive(t, turn.Wait)
-		require.LessOrEqual(t, turn.Wait, 501*time.Millisecond)
+		require.LessOrEqual(t, turn.Wait, aToken)
 		require.Empty(t, box.received())
 		for _, name := range []string{"first", "second", "third"} {
-			w.pass(501 * time.Millisecond)
+			w.travel(aToken)
 			turn = w.promote("scheduler|1")
 			require.Equal(t, []string{name}, box.received(), "as many as there are tokens, first come first")
 			if len(w.limited("a")) > 0 { // otherwise the next event is another
-				require.LessOrEqual(t, turn.Wait, 501*time.Millisecond)
+				require.LessOrEqual(t, turn.Wait, aToken)
 			}
 			require.Len(t, w.sub("a").claim(1, woken(1, box.address("another"))).Messages, 1)
 		}
@@ -98,13 +104,13 @@ func patient(d time.Duration) func(*queue.Claim) {
 
 func TestThoseWokenTogetherShareTheTokens(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		w.limitTo("a", perSecond(10, 4))
+		w.limitTo("a", slowly(4))
 		w.publishNow(names("%d", 0, 30)...)
 		box := w.inbox()
 		subs := []*sub{w.sub("a"), w.sub("a")}
 		require.Len(t, subs[0].claim(9, woken(9, box.address("0"))).Messages, 4)
 		require.Empty(t, subs[1].claim(9, woken(9, box.address("1"))).Messages)
-		w.pass(400 * time.Millisecond)
+		w.travel(4 * aToken)
 		w.promote("scheduler|1")
 		require.Equal(t, []string{"0", "1"}, box.received())
 		for i, s := range subs {
@@ -317,7 +323,7 @@ func TestThoseWhoWaitAreWokenForMessagesOnceNoneIsReady(t *testing.T) {
 
 func TestOwnerThatWaitsForATokenStaysActive(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		w.limitTo("a", perSecond(1, 1), func(o *queue.GroupOptions) { o.SingleActive = true })
+		w.limitTo("a", slowly(1), func(o *queue.GroupOptions) { o.SingleActive = true })
 		w.publishNow("x", "y", "z")
 		box := w.inbox()
 		owner, standby := w.turns("a"), w.turns("a")
@@ -337,7 +343,7 @@ func TestOwnerThatWaitsForATokenStaysActive(t *testing.T) {
 
 // A subscription that was woken may be frozen, or gone without a word.
 func TestAWakeUpThatNobodyFollowsStopsNoOthers(t *testing.T) {
-	for name, limit := range map[string]queue.GroupLimit{"at once": {AtOnce: 1}, "rate": perSecond(10, 1)} {
+	for name, limit := range map[string]queue.GroupLimit{"at once": {AtOnce: 1}, "rate": slowly(1)} {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
 			both(t, func(t *testing.T, w *world) {
 				w.limitTo("a", limit)
@@ -351,9 +357,9 @@ func TestAWakeUpThatNobodyFollowsStopsNoOthers(t *testing.T) {
 				require.True(t, w.sub("a").claim(1, woken(1, box.address("waits"))).Waits)
 				s.ack(held(got)...)
 				s.claim(0)
-				w.pass(101 * time.Millisecond)
+				w.travel(aToken)
 				w.promote("scheduler|1")
-				w.pass(101 * time.Millisecond)
+				w.travel(aToken)
 				w.promote("scheduler|1")
 				require.Equal(t, []string{"frozen", "waits"}, box.received())
 			})
@@ -384,7 +390,7 @@ func TestAPauseLosesNoRoomForThoseThatWait(t *testing.T) {
 // A message that finds no token is one subscription's matter.
 func TestIdleSubscriptionsAreNotWokenWithoutATokenForThem(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		w.limitTo("a", perSecond(1, 1))
+		w.limitTo("a", slowly(1))
 		box := w.inbox()
 		for i := range 9 {
 			require.True(t, w.sub("a").claim(1, woken(1, box.address(fmt.Sprint(i)))).Waits)
@@ -403,7 +409,7 @@ func TestIdleSubscriptionsAreNotWokenWithoutATokenForThem(t *testing.T) {
 
 // One that was woken for a message is frozen. An idle one is there, and no token.
 func TestAnIdleSubscriptionWaitsForATokenIfNobodyElseDoes(t *testing.T) {
-	for name, limit := range map[string]queue.GroupLimit{"at-once": {AtOnce: 1}, "rate": perSecond(10, 1)} {
+	for name, limit := range map[string]queue.GroupLimit{"at-once": {AtOnce: 1}, "rate": slowly(1)} {
 		t.Run(name, func(t *testing.T) {
 			both(t, func(t *testing.T, w *world) {
 				w.limitTo("a", limit)
@@ -423,7 +429,7 @@ func TestAnIdleSubscriptionWaitsForATokenIfNobodyElseDoes(t *testing.T) {
 				require.True(t, idler.claim(1, woken(1, box.address("2"))).Waits)
 				works.ack(held(got)...)
 				works.claim(0)
-				w.pass(101 * time.Millisecond)
+				w.travel(aToken)
 				w.promote("scheduler|1")
 				require.Equal(t, []string{"2"}, box.received())
 				require.Equal(t, []string{"y"}, bodies(idler.claim(1, woken(1, box.address("2")))))
@@ -435,7 +441,7 @@ func TestAnIdleSubscriptionWaitsForATokenIfNobodyElseDoes(t *testing.T) {
 // The only one that waits for a token is frozen.
 func TestATokenThatNobodyElseWaitsForWakesOneThatIsIdle(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		w.limitTo("a", perSecond(10, 2))
+		w.limitTo("a", slowly(2))
 		w.publishNow("x", "y", "z")
 		box := w.inbox()
 		require.Len(t, w.sub("a").claim(3, woken(3, box.address("frozen"))).Messages, 2)
@@ -444,7 +450,7 @@ func TestATokenThatNobodyElseWaitsForWakesOneThatIsIdle(t *testing.T) {
 		w.publishNow("v", "w")
 		box.received()
 		require.NoError(t, w.Client.ZAdd(ctx, w.keys.Waiters("a"), redis.Z{Score: float64(w.now() + 60_000), Member: box.address("idle")}).Err())
-		w.pass(201 * time.Millisecond)
+		w.travel(2 * aToken)
 		w.promote("scheduler|1")
 		require.Equal(t, []string{"frozen", "idle"}, box.received())
 	})

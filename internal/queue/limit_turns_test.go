@@ -13,14 +13,14 @@ import (
 // A subscription that rests has had its turn: those that were woken with it share all tokens.
 func TestOneThatRestsLeavesItsShareOfTheTokens(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		w.limitTo("a", perSecond(10, 4))
+		w.limitTo("a", slowly(4))
 		w.publishNow(names("%d", 0, 30)...)
 		box := w.inbox()
 		rests, claims := w.sub("a"), w.sub("a")
 		require.Len(t, rests.claim(9, woken(9, box.address("rests"))).Messages, 4)
 		w.pass(time.Millisecond)
 		require.Empty(t, claims.claim(9, woken(9, box.address("claims"))).Messages)
-		w.pass(400 * time.Millisecond)
+		w.travel(4 * aToken)
 		w.promote("scheduler|1")
 		require.Equal(t, []string{"rests", "claims"}, box.received())
 
