@@ -22,8 +22,9 @@ import (
 // torn is a topic to be damaged. It has a message in every state of group a; group b has all ready.
 type torn struct {
 	*setup
-	t  *testing.T
-	id map[string]string
+	t         *testing.T
+	id        map[string]string
+	cancelled []admin.Message
 }
 
 func newTorn(t *testing.T, s *setup, groups ...string) *torn {

@@ -85,6 +85,13 @@ func everyOperation() []operation {
 		{name: "reschedule", do: func(a *admin.Admin, w *torn) error {
 			return a.Reschedule(ctx, topic, admin.ByID(w.id["retrying"]), admin.When{})
 		}},
+		{name: "reschedule", do: func(a *admin.Admin, w *torn) error {
+			return a.Reschedule(ctx, topic, admin.ByID(w.cancelled[0].ID), admin.In(time.Minute))
+		}, prepare: func(w *torn) {
+			export(w)
+			require.NoError(w.t, restore(w.admin, w))
+		}},
+		{name: "restore", do: restore, prepare: export},
 		{name: "requeue", do: func(a *admin.Admin, w *torn) error {
 			return a.Requeue(ctx, topic, admin.GroupMessage{Group: "a", ID: w.id["dead"]})
 		}},
@@ -153,6 +160,27 @@ func everyOperation() []operation {
 }
 
 func last[T any](_ T, err error) error { return err }
+
+// export lists the message that waits, and cancels it. A retry of another ID is listed with it.
+func export(w *torn) {
+	waiting := w.whole(w.t, "", admin.Waiting)[0]
+	require.NoError(w.t, w.admin.Cancel(ctx, topic, admin.ByID(waiting.ID)))
+	stored := *waiting.Stored
+	stored.Record, stored.DelayIDUntil = w.whole(w.t, "a", admin.Retrying)[0].Stored.Record, time.Time{}
+	id, err := queue.NewIDs().Next(time.Now())
+	require.NoError(w.t, err)
+	w.cancelled = []admin.Message{waiting, {
+		ID: id, Stored: &stored, Places: []admin.Place{{Group: "a", State: admin.Retrying, At: waiting.Places[0].At}},
+	}}
+}
+
+func restore(a *admin.Admin, w *torn) error {
+	done, err := a.Restore(ctx, topic, listed(w.cancelled), admin.Restoring{})
+	if err == nil && done.Messages != 2 {
+		err = fmt.Errorf("restored %+v", done)
+	}
+	return err
+}
 
 func rest(w *torn) {
 	require.NoError(w.t, last(w.admin.Pause(ctx, topic, admin.PauseOptions{})))
@@ -258,7 +286,7 @@ func (w *torn) contents() map[string]string {
 }
 
 // asked are commands that an operation can do without if they are refused.
-var asked = []string{"info", "ping"}
+var asked = []string{"info", "pexpire", "ping"}
 
 // containers are how Redis 6.2 counts commands like CONFIG RESETSTAT. Later versions count
 // config|resetstat.

@@ -256,14 +256,16 @@ func TestRetriesComeBackInTheirGroup(t *testing.T) {
 		require.Equal(t, []string{"both: back", "alone: back"}, w.restore(inA), "b has one of them")
 		w.travel(90 * time.Minute)
 		w.promoteAll()
+		require.Equal(t, []string{"both: here", "alone: here"}, w.restore(inA), "ready is not ended")
 		a := w.sub("a")
 		got := held(a.claim(9))
 		require.Equal(t, 1, got[0].Deliveries)
 		require.Equal(t, 2, a.ack(got...))
-		require.Equal(t, []string{"both: ended", "alone: ended"}, w.restore(inA))
+		require.Equal(t, []string{"both: here", "alone: ended"}, w.restore(inA), "b has it ready")
 		require.Equal(t, []string{"both"}, w.stored())
 		require.Equal(t, 1, b.ack(held(b.claim(9))...))
 		require.Empty(t, w.stored())
+		require.Equal(t, []string{"both: ended", "alone: ended"}, w.restore(inA))
 	}, "a", "b")
 }
 

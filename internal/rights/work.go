@@ -50,7 +50,7 @@ var (
 	Rescheduling   = Work{Name: "reschedule", scripts: []string{"look", "reschedule", "seek", "recall", "inspect"}, besides: Finding.besides}
 	CancellingMany = Work{Name: "cancel many", scripts: []string{"look", "stats", "page", "cancel"}}
 	MovingDueTimes = Work{Name: "reschedule many", scripts: []string{"look", "stats", "page", "reschedule"}}
-	Restoring      = Work{Name: "restore", scripts: []string{"look", "restore"}}
+	Restoring      = Work{Name: "restore", scripts: []string{"look", "restore"}, besides: []string{"HGET", "SISMEMBER", "TIME", "ZSCORE"}}
 	Requeueing     = Work{Name: "requeue", scripts: []string{"requeue"}}
 	Discarding     = Work{Name: "discard", scripts: []string{"discard"}}
 	RequeueingMany = Work{Name: "requeue many", scripts: []string{"look", "stats", "page", "requeue"}}

@@ -39,10 +39,10 @@
 -- Returns {"stale"} when the group set has changed, else
 -- REPLY
 --   ok        text: "ok"
---   verdicts  text: a letter for each message: "c" it came back, "h" it is here already, "e" it was
---             marked, so it came back before and has ended since, "n" another message has the delay
---             id, "s" its recurring schedule has gone on without it, "b" some group has it in
---             ready, and nobody knows which
+--   verdicts  text: a letter for each message: "c" it came back, "h" it is here already, or is
+--             marked and some group has it in ready, "e" it was marked, so it came back before and
+--             has ended since, "n" another message has the delay id, "s" its recurring schedule has
+--             gone on without it, "b" some group has it in ready, and nobody knows which
 -- Twice: the second run returns the remembered result of the first.
 
 --@use now post grace schedule each put id_length in_window timetable movable restored
@@ -108,17 +108,19 @@ local function verdict_of(id, marks, delay_id, at, there)
   if at == 0 and there or at > 0 and (redis.call('ZSCORE', pending, id) or is_in(at, id)) then
     return 'h'
   end
-  if tonumber(redis.call('ZSCORE', marks, id) or 0) > now then
-    return 'e'
-  end
+  local is_ready = false -- in some group
   if at > 0 and there then
     local places = 0
     for g = 1, group_count do
       places = places + (is_in(g, id) and 1 or 0)
     end
-    if groups_of(id, has[id]) ~= places then
-      return 'b'
-    end
+    is_ready = groups_of(id, has[id]) ~= places
+  end
+  if tonumber(redis.call('ZSCORE', marks, id) or 0) > now then
+    return is_ready and 'h' or 'e'
+  end
+  if is_ready then
+    return 'b'
   end
   if delay_id and (owner_of(delay_id) or id) ~= id then
     return 'n'
