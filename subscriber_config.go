@@ -161,9 +161,9 @@ type SubscriberConfig struct {
 	// publisher may set it for one message: see MaxDeliveriesKey.
 	//
 	// A delivery fails by a Nack, with a delay or without, unless Postpone was called before. It
-	// also fails by a handler that runs longer than MaxExtension. A lease that runs out is a
-	// failure only if the message had to be held alone: see LeaseDuration. So 1 is not at most
-	// once.
+	// also fails by a handler that runs longer than LeaseDuration and MaxExtension together. A
+	// lease that runs out is a failure only if the message had to be held alone: see LeaseDuration.
+	// So 1 is not at most once.
 	MaxDeliveries int
 
 	// Backoff returns how long a nacked message waits, given the number of the delivery that

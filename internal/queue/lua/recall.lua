@@ -74,9 +74,12 @@ local record = recorded and histories()
 if record then
   redis.call('HLEN', counters)
 end
-for g = 1, record and group_count or 0 do
-  --@each group g history
-  record.expect(history)
+for g = 1, group_count do
+  --@each group g history restored_retries
+  redis.call('ZCARD', restored_retries)
+  if record then
+    record.expect(history)
+  end
 end
 local found, ids = {}, {}
 for i = 1, message_count do
@@ -90,8 +93,7 @@ for i = 1, message_count do
   m.left = tonumber(redis.call('HGET', refs, id) or 1) - m.held -- groups that need the message
   local states, holders, ends = {}, 0, false
   for g = 1, group_count do
-    --@each group g retry deliveries unack dead restored_retries
-    redis.call('ZCARD', restored_retries)
+    --@each group g retry deliveries unack dead
     local record = redis.call('HGET', deliveries, id) or ''
     local waits, held = redis.call('ZSCORE', retry, id), redis.call('ZSCORE', unack, id)
     local died = redis.call('ZSCORE', dead, id)
