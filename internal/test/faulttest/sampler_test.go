@@ -9,12 +9,19 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
+// awaitLook waits for the first sample, which a paused server could hold up until the end.
+func awaitLook(t *testing.T, w *World) {
+	t.Helper()
+	require.Eventually(t, func() bool { w.sampler.mu.Lock(); defer w.sampler.mu.Unlock(); return w.sampler.looks > 0 }, 20*time.Second, time.Millisecond)
+}
+
 func TestOutagesAreInTheHistory(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := NewProxy(t, server.Addr())
 	w := NewWorld(t, At(server.Addr()))
 	consumer := w.Start(Worker{Role: Consumer, Name: "consumer", Place: p.Place()})[0]
+	awaitLook(t, w)
 	before := w.Count(Outage)
 	server.Pause()
 	require.Error(t, w.Client.Ping(t.Context()).Err()) // its timeout is long enough to be an outage
@@ -56,7 +63,7 @@ func TestLastSampleCounts(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	w := NewWorld(t, At(server.Addr()))
-	require.Eventually(t, func() bool { w.sampler.mu.Lock(); defer w.sampler.mu.Unlock(); return w.sampler.looks > 0 }, 20*time.Second, time.Millisecond)
+	awaitLook(t, w)
 	w.sampler.stop()
 	require.NoError(t, w.Client.RPush(t.Context(), "redisdelay:{t}:ready:g", "nobody").Err())
 	require.NotEmpty(t, w.sampler.finish(t.Context()))
