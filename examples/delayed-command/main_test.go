@@ -4,7 +4,6 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -18,7 +17,7 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 var line = regexp.MustCompile(`(?m)^(\d+\.\d{3})s  order (\d) (.*)$`)
 
 func TestEveryCustomerIsAskedOnceAndNoneEarly(t *testing.T) {
-	exampletest.Succeeds(t, 8*time.Second, func(t *testing.T, out string) {
+	exampletest.Succeeds(t, func(t *testing.T, out string) {
 		happened := map[string][]string{}
 		placed := map[string]float64{}
 		for _, l := range line.FindAllStringSubmatch(out, -1) {
@@ -30,7 +29,6 @@ func TestEveryCustomerIsAskedOnceAndNoneEarly(t *testing.T) {
 			} else {
 				const rounding = 0.002 // of the printed times
 				require.GreaterOrEqual(t, at-placed[id]+rounding, feedbackAfter.Seconds(), "early")
-				require.Less(t, at-placed[id], 3.0, "late")
 			}
 			happened[id] = append(happened[id], l[3])
 		}

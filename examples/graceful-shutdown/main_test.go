@@ -4,7 +4,6 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -18,7 +17,7 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 var line = regexp.MustCompile(`(?m)^(worker [12]): ended \d+ ms after its SIGTERM, (\d+) jobs done, \d+ of them since$`)
 
 func TestNothingIsLostOrRepeatedWhenAWorkerEnds(t *testing.T) {
-	exampletest.Succeeds(t, 12*time.Second, func(t *testing.T, out string) {
+	exampletest.Succeeds(t, func(t *testing.T, out string) {
 		done := map[string]int{}
 		for _, l := range line.FindAllStringSubmatch(out, -1) {
 			n, err := strconv.Atoi(l[2])

@@ -38,7 +38,7 @@ func postgres(t *testing.T) string {
 
 func TestCustomersWhoHaveNotPaidGetOneMail(t *testing.T) {
 	postgres(t)
-	exampletest.Succeeds(t, 20*time.Second, func(t *testing.T, out string) {
+	exampletest.Succeeds(t, func(t *testing.T, out string) {
 		require.Contains(t, out, "\nOrder 1 is not paid: a mail was sent.\n")
 		require.Contains(t, out, "\nMails by order: map[1:1 3:1]\n")
 	})

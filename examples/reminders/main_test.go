@@ -4,7 +4,6 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -18,7 +17,7 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 var line = regexp.MustCompile(`(?m)^(\d+\.\d{3})s  (Ann|Ben): (.*)$`)
 
 func TestRemindersComeInTimeUnlessCancelled(t *testing.T) {
-	exampletest.Succeeds(t, 8*time.Second, func(t *testing.T, out string) {
+	exampletest.Succeeds(t, func(t *testing.T, out string) {
 		happened := map[string][]string{}
 		at := map[string]float64{}
 		for _, l := range line.FindAllStringSubmatch(out, -1) {
@@ -47,7 +46,6 @@ func TestRemindersComeInTimeUnlessCancelled(t *testing.T) {
 		} {
 			const rounding = 0.002 // of the printed times
 			require.GreaterOrEqual(t, at[what]-booked+rounding, after, "%s: early\n%s", what, out)
-			require.Less(t, at[what]-booked, after+2, "%s: late\n%s", what, out)
 		}
 		require.Contains(t, out, "\nAll is done: of 2 appointments, 1 took place.\n")
 	})

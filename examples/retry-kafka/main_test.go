@@ -18,7 +18,7 @@ import (
 func TestMain(m *testing.M) { redistest.Main(m) }
 
 func TestFailedOrdersComeBackAndHoldUpNoOther(t *testing.T) {
-	exampletest.Succeeds(t, 15*time.Second, func(t *testing.T, out string) {
+	exampletest.Succeeds(t, func(t *testing.T, out string) {
 		require.Len(t, regexp.MustCompile(`(?m)^[\d.]+s  charge: order 2 fails: the bank is down$`).FindAllString(out, -1), 2, out)
 		require.Regexp(t, `(?m)^[\d.]+s  dead: order 5: given up after 3 tries: the bank does not know the card$`, out)
 		require.Contains(t, out, "\n7 orders are charged, 1 dead. Tries of order 2: 3, of order 5: 3.\n")

@@ -21,17 +21,14 @@ import (
 )
 
 // Succeeds builds the program in the test's directory, and runs it on the embedded and on the real
-// server. It must end by itself within limit, with status 0, and leave no keys in Redis. check
-// checks its output.
-func Succeeds(t *testing.T, limit time.Duration, check func(t *testing.T, out string)) {
+// server. It must end by itself with status 0, and leave no keys in Redis. check checks its output.
+func Succeeds(t *testing.T, check func(t *testing.T, out string)) {
 	t.Helper()
 	program := Build(t)
 	OnBoth(t, func(t *testing.T, addr string) {
-		began := time.Now()
 		p := Start(t, program, addr)
 		out, status := p.End(t)
 		require.Zero(t, status, "%s%s", out, p.Stderr())
-		require.Less(t, time.Since(began), limit)
 		check(t, out)
 		RequireRemoved(t, addr, out)
 	})
@@ -46,10 +43,8 @@ func EndsOnInterrupt(t *testing.T, line *regexp.Regexp, check func(t *testing.T,
 		p := Start(t, program, addr)
 		p.ReadUntil(t, line)
 		p.Interrupt(t)
-		interrupted := time.Now()
 		out, status := p.End(t)
 		require.Equal(t, 130, status, "%s%s", out, p.Stderr())
-		require.Less(t, time.Since(interrupted), 5*time.Second)
 		require.Regexp(t, `(?m)^Interrupted\.$`, out)
 		check(t, out)
 		RequireRemoved(t, addr, out)
