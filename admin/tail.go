@@ -15,7 +15,7 @@ import (
 
 const (
 	tailEvery  = 100 * time.Millisecond // between two looks of Tail
-	tailAhead  = 3 * tailEvery          // messages are read so long before they are due
+	tailAhead  = time.Second            // messages are read so long before they are due
 	tailBehind = time.Second            // a message that comes into a key so late is still found
 	tailKnown  = 100_000                // entries that Tail remembers, so that it shows each once
 )
@@ -42,11 +42,11 @@ type Tailed struct {
 // time at which the message is due. A retry is shown again.
 //
 // Tail only reads. It has no group, takes no message, and leaves nothing in Redis. It looks about
-// ten times a second, and waits for show. A message with a delay is read before it is due, and so
-// it is shown whatever becomes of it. A message without a delay is shown if it is still there at
-// the next look, and otherwise counts as Tailed.Unseen. A look reads at most 1,000 messages of each
-// state, and the messages of at most 100 groups. Messages without a delay that go to a Redis Stream
-// at once are not seen.
+// ten times a second, and waits for show. A message with a longer delay is read a second before it
+// is due. So it is shown whatever becomes of it, unless two looks are further apart than that. A
+// message without a delay is shown if it is still there at the next look, and otherwise counts as
+// Tailed.Unseen. A look reads at most 1,000 messages of each state, and the messages of at most 100
+// groups. Messages without a delay that go to a Redis Stream at once are not seen.
 func (a *Admin) Tail(ctx context.Context, topic string, show func(Message) bool, o TailOptions) (Tailed, error) {
 	var told Tailed
 	tails, err := a.tails(ctx, topic)
