@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -70,7 +71,9 @@ func TestAnEndedCallIsNoEndOfTheCallersContext(t *testing.T) {
 func TestABatchWhoseCallWasAbandonedIsNotUsedAgain(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	client := servers.MustClient(cluster.Client(t))
+	user := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs(), DialerRetries: 1, ReadTimeout: time.Minute})
+	defer user.Close()
+	client := servers.MustClient(user)
 	e := NewEngine(Config{
 		Topic:        func(name string) *queue.Topic { return queue.NewTopic(client, "own", name) },
 		Work:         rights.Publishing,
@@ -85,7 +88,7 @@ func TestABatchWhoseCallWasAbandonedIsNotUsedAgain(t *testing.T) {
 	e.Free(publish())
 	owner, _ := cluster.Owner("{t}")
 	owner.Pause()
-	b := publish() // a call that is abandoned, and its repeat
+	b := publish() // a call that is abandoned and under way until the node answers, and its repeat
 	require.True(t, client.Abandoned())
 	e.Free(b)
 	for range 10 {

@@ -134,15 +134,15 @@ func batch(id string, mode queue.Mode) *Batch {
 	return &Batch{Messages: []queue.Message{{Options: queue.Options{DelayID: id, Mode: mode}}}}
 }
 
-// redis is a topic as the publish script sees it.
-type redis struct {
+// server is a topic as the publish script sees it.
+type server struct {
 	names   map[string]bool
 	waiting int
 	limit   int // of waiting messages; 0: none
 }
 
 // publish takes all messages, or refuses the call as the script does.
-func (r *redis) publish(messages []queue.Message) error {
+func (r *server) publish(messages []queue.Message) error {
 	names := map[string]bool{}
 	var taken, twice []int
 	needed, all := 0, 0
@@ -179,7 +179,7 @@ func (r *redis) publish(messages []queue.Message) error {
 }
 
 // run publishes batches that came together, and returns how many messages each call had.
-func run(j *joining, r *redis) (calls []int) {
+func run(j *joining, r *server) (calls []int) {
 	for together := j.next(); together != nil; together = j.next() {
 		var messages []queue.Message
 		for _, b := range together {
@@ -246,7 +246,7 @@ func TestRefusedBatchesCostOthersFewCalls(t *testing.T) {
 				all = append(all, batch(c.ids[i], mode))
 				j.enter(all[i])
 			}
-			require.Equal(t, c.calls, run(&j, &redis{names: map[string]bool{"taken": true}, waiting: 1, limit: c.limit}))
+			require.Equal(t, c.calls, run(&j, &server{names: map[string]bool{"taken": true}, waiting: 1, limit: c.limit}))
 			for i, b := range all {
 				require.Equal(t, slices.Contains(c.refused, i), b.err != nil, i)
 			}
@@ -257,7 +257,7 @@ func TestRefusedBatchesCostOthersFewCalls(t *testing.T) {
 // Another process takes the delay ID that all have, after the first of them has gone alone.
 func TestBatchesThatAreRefusedAfterOneAloneGoTogether(t *testing.T) {
 	t.Parallel()
-	j, r := joining{busy: true}, &redis{names: map[string]bool{}}
+	j, r := joining{busy: true}, &server{names: map[string]bool{}}
 	var all []*Batch
 	for i := range 16 {
 		all = append(all, batch("same", queue.Reject))
@@ -287,7 +287,7 @@ func TestARefusedBatchIsToldTheDelayIDThatIsTaken(t *testing.T) {
 func TestJoiningSettlesEachBatchOnce(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		r := &redis{names: map[string]bool{"a": true}, waiting: 1, limit: rapid.SampledFrom([]int{0, 0, 3, 8}).Draw(t, "limit")}
+		r := &server{names: map[string]bool{"a": true}, waiting: 1, limit: rapid.SampledFrom([]int{0, 0, 3, 8}).Draw(t, "limit")}
 		var j joining
 		var together []*Batch
 		var all, ended []*Batch // ended in the order in which callers were told
