@@ -2,8 +2,10 @@ package redisdelay_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -166,6 +168,15 @@ func TestCallsThatGoTogetherWaitOnceForReplicasThatDoNotConfirm(t *testing.T) {
 	}
 	client := another(t, s)
 	held := gate(t, client)
+	var asked atomic.Int64 // ms that Redis was asked to wait
+	client.AddHook(redistest.BeforeEach(func(call redis.Cmder) error {
+		if call.Name() == "wait" {
+			ms, err := strconv.ParseInt(fmt.Sprint(call.Args()[2]), 10, 64)
+			asked.Add(ms)
+			return err
+		}
+		return nil
+	}))
 	p := newPublisher(t, s, waitingFor(1, timeout), func(c *redisdelay.PublisherConfig) { c.Client, c.MaxWaiting = client, waiting })
 	replicas[0].Pause()
 	results := []<-chan error{begin(func() error { return p.Publish("t", replacing(0)) })}
@@ -174,16 +185,15 @@ func TestCallsThatGoTogetherWaitOnceForReplicasThatDoNotConfirm(t *testing.T) {
 		results = append(results, queued(t, func() error { return p.Publish("t", replacing(i)) }))
 	}
 	refused := queued(t, func() error { return p.Publish("t", replacing(waiting)) })
-	began := time.Now()
 	held.open()
 	for _, result := range results {
 		require.ErrorIs(t, wait(t, result, "a call"), redisdelay.ErrNotReplicated)
 	}
 	require.ErrorIs(t, wait(t, refused, "the one that is refused"), redisdelay.ErrTopicFull)
 	require.GreaterOrEqual(t, held.calls(), 1+1+5, "after the first and the refused one they went in calls of 1, 2, 4, 8, and 16")
-	// The first and the first of the others waited; each call after that took the tenth of a second
-	// in which Redis ends a WAIT.
-	require.Less(t, time.Since(began), 4*timeout)
+	// The first and the first of the others waited. Each call after that asked for a millisecond.
+	require.Positive(t, asked.Load())
+	require.Less(t, asked.Load(), 3*timeout.Milliseconds())
 }
 
 func TestClosedPublisherWaitsForNoReplica(t *testing.T) {

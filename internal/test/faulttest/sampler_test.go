@@ -9,10 +9,16 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
-// awaitLook waits for the first sample, which a paused server could hold up until the end.
-func awaitLook(t *testing.T, w *World) {
+// awaitLooks waits for so many more samples.
+func awaitLooks(t *testing.T, w *World, n int) {
 	t.Helper()
-	require.Eventually(t, func() bool { w.sampler.mu.Lock(); defer w.sampler.mu.Unlock(); return w.sampler.looks > 0 }, 20*time.Second, time.Millisecond)
+	looks := func() int {
+		w.sampler.mu.Lock()
+		defer w.sampler.mu.Unlock()
+		return w.sampler.looks
+	}
+	first := looks()
+	require.Eventually(t, func() bool { return looks() >= first+n }, 20*time.Second, time.Millisecond)
 }
 
 func TestOutagesAreInTheHistory(t *testing.T) {
@@ -21,7 +27,7 @@ func TestOutagesAreInTheHistory(t *testing.T) {
 	p := NewProxy(t, server.Addr())
 	w := NewWorld(t, At(server.Addr()))
 	consumer := w.Start(Worker{Role: Consumer, Name: "consumer", Place: p.Place()})[0]
-	awaitLook(t, w)
+	awaitLooks(t, w, 1) // a paused server could hold up the first one until the end
 	before := w.Count(Outage)
 	server.Pause()
 	require.Error(t, w.Client.Ping(t.Context()).Err()) // its timeout is long enough to be an outage
@@ -63,7 +69,7 @@ func TestLastSampleCounts(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	w := NewWorld(t, At(server.Addr()))
-	awaitLook(t, w)
+	awaitLooks(t, w, 1)
 	w.sampler.stop()
 	require.NoError(t, w.Client.RPush(t.Context(), "redisdelay:{t}:ready:g", "nobody").Err())
 	require.NotEmpty(t, w.sampler.finish(t.Context()))
@@ -76,7 +82,10 @@ func TestSamplesFindMissingMessages(t *testing.T) {
 	server := redistest.Start(t)
 	w := NewWorld(t, At(server.Addr()))
 	w.Start(Worker{Role: Consumer, Name: "consumer"})
-	w.Await(w.Start(Worker{Role: Publisher, Name: "publisher", Messages: 1, Do: []string{Work(time.Second / 2)}})...)
+	w.Await(w.Start(Worker{Role: Publisher, Name: "publisher", Messages: 1, Do: []string{Hold("seen")}})...)
+	w.AwaitEvents(Claimed, 1)
+	awaitLooks(t, w, 2) // the second began after the claim
+	w.Release("seen")
 	w.AwaitEvents(Gone, 1)
 	var claimed, gone Event
 	for _, e := range w.History() {
