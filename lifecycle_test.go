@@ -192,7 +192,7 @@ func TestAHandlerThatDoesNotEndIsGivenUpAfterCloseTimeout(t *testing.T) {
 
 // One of the subscriptions has ended before, by its context.
 func TestWhatIsGivenUpIsLoggedAndCountedAndNoError(t *testing.T) {
-	both(t, func(t *testing.T, s redistest.Server) {
+	givesUp := func(t *testing.T, s redistest.Server) {
 		book := &logbook{}
 		sub := newLoggingSubscriber(t, s, book.logger(), closingWithin(50*time.Millisecond), leaseOf(never), inFlight(2))
 		cancellable, cancel := context.WithCancel(ctx)
@@ -224,6 +224,15 @@ func TestWhatIsGivenUpIsLoggedAndCountedAndNoError(t *testing.T) {
 			require.Equal(t, 50*time.Millisecond, line.fields["limit"])
 			require.NotEmpty(t, line.fields["message_id"])
 		}
+	}
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		_, client := redistest.Embedded(t)
+		givesUp(t, redistest.On(t, client, "test"))
+	})
+	t.Run("real", func(t *testing.T) { // a server of its own: other tests may keep a shared one busy for longer than Close waits
+		s, _ := private(t)
+		givesUp(t, s)
 	})
 }
 

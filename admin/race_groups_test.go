@@ -317,7 +317,7 @@ func (r *groupRace) comeAndGo() {
 	r.changing.Lock()
 	defer r.changing.Unlock()
 	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: r.Client, KeyPrefix: r.Prefix, ConsumerGroup: name,
-		MaxInFlight: 5, CloseTimeout: time.Second}, nil)
+		MaxInFlight: 5, CloseTimeout: 20 * time.Second}, nil) // the others keep Redis busy
 	r.fail(err)
 	messages, err := sub.Subscribe(ctx, topic)
 	r.fail(err)
