@@ -67,7 +67,7 @@ type model struct {
 	givenUp   map[string]bool      // CloseTimeout was over, or a handler has the message
 	outliving []*InHand            // lost while the consumer had them
 	strayed   map[string]bool      // the server may have extended them after the call was given up
-	beyond    map[string]bool      // of suspects that were waited for long enough
+	beyond    map[string]bool      // claims of suspects that were waited for long enough, by "subscription:number"
 	waits     time.Time            // since when a suspect is waited for; zero: none is
 
 	acked       int // messages that acks settled, by the answers
@@ -298,7 +298,7 @@ func (h *model) checkBeyond(x *Exchange) {
 		if h.waits.IsZero() || h.now.Sub(h.waits) < modelLease {
 			h.fatalf("a suspect is claimed beside others, which has waited since %v", h.waits)
 		}
-		h.beyond[fmt.Sprintf("%s:%d:0", c.Subscription, c.Number)] = true
+		h.beyond[fmt.Sprintf("%s:%d", c.Subscription, c.Number)] = true
 	}
 }
 
@@ -316,8 +316,8 @@ func (h *model) waited(c *Claimed) {
 func (h *model) checkCompany() {
 	m := h.m
 	m.held.each(func(held *Message) {
-		claim := held.Token[:strings.LastIndexByte(held.Token, ':')]
-		if h.beyond[claim] || !h.now.Before(held.claimed.Add(modelLease)) {
+		part := strings.Split(held.Token, ":") // "subscription:number:begin:place"
+		if h.beyond[part[0]+":"+part[1]] || !h.now.Before(held.claimed.Add(modelLease)) {
 			return
 		}
 		if company := held.Company(m.limits.MaxInFlight); m.held.len() > company {
