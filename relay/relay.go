@@ -68,9 +68,9 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 //
 // The CloseTimeout is 10s by default, and a stop has two ends within it. After a third, the
 // Subscriber ends the contexts of its messages. Run goes on, but a failure does not count from then
-// on: the message is back in its place at once, and no delivery is used up. Shortly before the
-// CloseTimeout, by a tenth of it but at most a second, comes Run's own end. It ends the contexts of
-// messages that are still with the destination, and tries no others. A Publish that respects its
+// on: the message is back in its place at once, and no delivery is used up. Before the
+// CloseTimeout, by a quarter of it but at most a second, comes Run's own end. It ends the contexts
+// of messages that are still with the destination, and tries no others. A Publish that respects its
 // context returns then, and its messages are given back.
 //
 // Messages whose Publish returns later than the CloseTimeout are left to their leases, and come to
@@ -142,15 +142,15 @@ type stop struct {
 	late     context.Context // ends when unpublished messages are given back
 }
 
-// stopWith returns the stop that begins when stopping ends. It becomes late shortly before the
-// CloseTimeout, by a tenth of it but at most a second. In that time messages can be given back, so
-// that their leases need not expire. By then the Subscriber has ended the contexts of its messages,
-// so giving them back uses up no delivery.
+// stopWith returns the stop that begins when stopping ends. It becomes late before the
+// CloseTimeout, by a quarter of it but at most a second. In that time messages can be given back,
+// so that their leases need not expire. By then the Subscriber has ended the contexts of its
+// messages, so giving them back uses up no delivery.
 func (r *Relay) stopWith(stopping context.Context) stop {
 	late, end := context.WithCancelCause(context.Background())
 	timeout := r.config.Subscriber.CloseTimeout
 	context.AfterFunc(stopping, func() {
-		time.AfterFunc(timeout-min(timeout/10, time.Second), func() { end(errStopped) })
+		time.AfterFunc(timeout-min(timeout/4, time.Second), func() { end(errStopped) })
 	})
 	return stop{stopping, late}
 }
