@@ -32,7 +32,9 @@ func TestADeadProcessIsLoggedCountedAndShown(t *testing.T) {
 	again := receive(t, lives)
 	require.Equal(t, "x", string(again.Payload))
 
-	said := book.said("Processes are gone: what they had in hand is delivered again")
+	gone := "Processes are gone: what they had in hand is delivered again"
+	eventually(t, func() bool { return len(book.said(gone)) > 0 }, "it is logged, perhaps after the delivery")
+	said := book.said(gone)
 	require.Len(t, said, 1)
 	require.Equal(t, "t", said[0].fields["topic"])
 	require.Equal(t, 1, said[0].fields["messages"])

@@ -35,8 +35,12 @@ func await(ctx context.Context, t *tally, done int, w *worker) error {
 		select {
 		case <-t.more:
 		case <-w.ended:
-			return fmt.Errorf("%s ended too early", w.name)
+			if ctx.Err() == nil {
+				return fmt.Errorf("%s ended too early", w.name)
+			}
 		case <-ctx.Done():
+		}
+		if ctx.Err() != nil { // which ends the worker too
 			return fmt.Errorf("%d of %d jobs are done: %w", t.jobs(), jobs, ctx.Err())
 		}
 	}
