@@ -15,6 +15,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
@@ -193,6 +194,7 @@ func TestAHandlerThatDoesNotEndIsGivenUpAfterCloseTimeout(t *testing.T) {
 // One of the subscriptions has ended before, by its context.
 func TestWhatIsGivenUpIsLoggedAndCountedAndNoError(t *testing.T) {
 	givesUp := func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { queuetest.Check(t, s.Client, s.Prefix) })
 		book := &logbook{}
 		sub := newLoggingSubscriber(t, s, book.logger(), closingWithin(50*time.Millisecond), leaseOf(never), inFlight(2))
 		cancellable, cancel := context.WithCancel(ctx)

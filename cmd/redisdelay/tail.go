@@ -34,9 +34,9 @@ func (a *app) tailCommand() *cobra.Command {
 	var t tailing
 	c := &cobra.Command{Use: "tail TOPIC", Short: "print messages as they become due", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeTopic,
 		Long: `Prints messages that become due from now on, until Ctrl-C. It only looks, ten times a second: it takes no message,
-has no group, and leaves nothing in Redis. A message with a delay is printed whatever becomes of it, a retry too. A
-message without a delay is printed if it is still there at the next look; at the end tail says about how many were
-not. Messages that were due before are not printed: see "redisdelay msg ls --state ready".`,
+has no group, and leaves nothing in Redis. A message with a longer delay is read a second before it is due. So it is
+printed whatever becomes of it, a retry too, unless two looks are further apart. A message without a delay is printed
+if it is still there at the next look; at the end tail says about how many were not. Messages that were due before are not printed: see "redisdelay msg ls --state ready".`,
 		Example: "  redisdelay tail orders --no-payload\n  redisdelay tail orders --for 10s --json",
 		RunE:    a.runs(func(ctx context.Context, args []string) error { return a.tail(ctx, args[0], t) })}
 	c.Flags().IntVar(&t.limit, "limit", 0, "end after so many; 0: no limit")

@@ -16,7 +16,7 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 // line is seconds, patient, what happened.
 var line = regexp.MustCompile(`(?m)^(\d+\.\d{3})s  (Ann|Ben): (.*)$`)
 
-func TestRemindersComeInTimeUnlessCancelled(t *testing.T) {
+func TestRemindersComeUnlessCancelled(t *testing.T) {
 	exampletest.Succeeds(t, func(t *testing.T, out string) {
 		happened := map[string][]string{}
 		at := map[string]float64{}

@@ -26,7 +26,7 @@ type Restored byte
 // These are the letters of the restore script, but for NoGroup.
 const (
 	CameBack Restored = 'c'
-	IsHere   Restored = 'h' // it is in the topic, or its Group has it
+	IsHere   Restored = 'h' // it waits or its Group has it, or it came back before and some group has it ready
 	HasEnded Restored = 'e' // it came back before, and has ended since
 	Named    Restored = 'n' // another message has its delay ID
 	Undone   Restored = 's' // its recurring schedule has gone on without it
