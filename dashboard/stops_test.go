@@ -15,6 +15,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/testkit"
 )
 
@@ -135,9 +136,8 @@ func TestAListOfThePageThatStopsAtASizeSaysSo(t *testing.T) {
 		}, "/memory", "These are the largest of 21 topics", "These are all of 20 topics"},
 	} {
 		for _, n := range []int{c.n, c.n - 1} {
-			t.Run(fmt.Sprint(name, " ", n), func(t *testing.T) {
-				t.Parallel()
-				s := newSite(t, operator)
+			test := func(t *testing.T, server redistest.Server) {
+				s := siteOn(t, server, operator)
 				c.make(s, n)
 				s = siteOn(t, s.Server, operator) // its first round has them
 				s.page.Stop(1500, 20)             // not 20,000 and 500, which take the embedded server long
@@ -157,6 +157,16 @@ func TestAListOfThePageThatStopsAtASizeSaysSo(t *testing.T) {
 				if n < c.n {
 					require.Empty(t, stops.FindString(body))
 				}
+			}
+			t.Run(fmt.Sprint(name, " ", n), func(t *testing.T) {
+				t.Parallel()
+				// On a busy machine the embedded server reads so many topics in no client's timeout.
+				if name == "topics with schedules" {
+					redistest.Real(t, test)
+					return
+				}
+				_, client := redistest.Embedded(t)
+				test(t, redistest.On(t, client, "test"))
 			})
 		}
 	}
