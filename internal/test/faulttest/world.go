@@ -90,13 +90,15 @@ func NewWorld(t testing.TB, direct Place, change ...func(*World)) *World {
 // Register creates all groups that do not exist.
 func (w *World) Register() {
 	w.t.Helper()
+	client := w.direct.Client(patient)
+	defer client.Close()
 	for _, topic := range w.Topics {
 		if slices.Contains(w.Unregistered, topic) {
 			continue
 		}
 		for _, group := range w.Groups {
 			s, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
-				Client: w.Client, KeyPrefix: w.Prefix, ConsumerGroup: group, MaxDeliveries: -1, SingleActive: w.SingleActive,
+				Client: client, KeyPrefix: w.Prefix, ConsumerGroup: group, MaxDeliveries: -1, SingleActive: w.SingleActive,
 				TakeoverWindow: -1,
 			}, nil)
 			require.NoError(w.t, err)
