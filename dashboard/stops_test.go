@@ -160,7 +160,7 @@ func TestAListOfThePageThatStopsAtASizeSaysSo(t *testing.T) {
 			}
 			t.Run(fmt.Sprint(name, " ", n), func(t *testing.T) {
 				t.Parallel()
-				// On a busy machine the embedded server reads so many topics in no client's timeout.
+				// A busy embedded server reads so many topics too slowly for a client.
 				if name == "topics with schedules" {
 					redistest.Real(t, test)
 					return
