@@ -3,7 +3,7 @@ package redisdelaytest
 import (
 	"context"
 	"fmt"
-	"math"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,11 +21,7 @@ import (
 // topic does not exist.
 func (s *Server) ExpireLeases(topic string) {
 	ctx := context.Background()
-	t := s.topic(s.prefix, topic)
-	err := s.endLeases(ctx, t)
-	if err == nil {
-		err = s.settle(ctx, t)
-	}
+	err := s.endLeases(ctx, s.topic(s.prefix, topic))
 	if err == nil {
 		_, err = s.lookAll(0, false)
 	}
@@ -45,8 +41,9 @@ func (s *Server) moveLeases(ctx context.Context, t topic, d time.Duration, upTo 
 	for _, g := range groups.Names {
 		keys = append(keys, t.keys.Unack(g), t.keys.Waiters(g), t.keys.Resting(g), t.keys.Standby(g))
 	}
+	due := func(z redis.Z) bool { return z.Score <= upTo }
 	for _, key := range keys {
-		if err := s.moveScores(ctx, key, upTo, func(redis.Z) float64 { return float64(d.Milliseconds()) }); err != nil {
+		if err := s.moveScores(ctx, key, due, func(redis.Z) float64 { return float64(d.Milliseconds()) }); err != nil {
 			return err
 		}
 	}
@@ -111,40 +108,70 @@ func (s *Server) atomically(ctx context.Context, key string, change func(*redis.
 	}
 }
 
-// endLeases moves the deadlines of all leases into the past, and keeps their order.
+// endLeases ends the leases that the groups of a topic have now. A holder may extend its lease after
+// the deadline was moved into the past. So it repeats that until each of them has ended.
 func (s *Server) endLeases(ctx context.Context, t topic) error {
 	groups, err := t.Existing(ctx)
 	if err != nil {
 		return err
 	}
-	now := float64(s.Now().UnixMilli())
+	held := map[string]map[string]string{} // group -> id -> token
 	for _, g := range groups.Names {
-		if err := s.moveScores(ctx, t.keys.Unack(g), math.Inf(1), func(last redis.Z) float64 { return now - 1 - last.Score }); err != nil {
+		if held[g], err = s.Client().HGetAll(ctx, t.keys.Leases(g)).Result(); err != nil {
 			return err
+		}
+	}
+	for left := 1; left > 0; {
+		for g, leases := range held {
+			if err := s.passDeadlines(ctx, t.keys.Unack(g), leases); err != nil {
+				return err
+			}
+		}
+		if err := s.settle(ctx, t); err != nil {
+			return err
+		}
+		left = 0
+		for g, leases := range held {
+			now, err := s.Client().HGetAll(ctx, t.keys.Leases(g)).Result()
+			if err != nil {
+				return err
+			}
+			maps.DeleteFunc(leases, func(id, token string) bool { return now[id] != token })
+			left += len(leases)
 		}
 	}
 	return nil
 }
 
-// moveScores adds an amount to all scores of a sorted set that are at most upTo. by returns the
-// amount for the highest member. A score of 0 is not a time but marks a group that is being
-// removed. The end of a takeover window is in its name, so its score stays.
-func (s *Server) moveScores(ctx context.Context, key string, upTo float64, by func(last redis.Z) float64) error {
+// passDeadlines moves the deadlines of leases into the past, and keeps their order.
+func (s *Server) passDeadlines(ctx context.Context, unack string, leases map[string]string) error {
+	past := float64(s.Now().UnixMilli() - 1)
+	return s.moveScores(ctx, unack, func(z redis.Z) bool {
+		id, _ := z.Member.(string)
+		_, ends := leases[id]
+		return ends
+	}, func(last redis.Z) float64 { return past - last.Score })
+}
+
+// moveScores adds an amount to the scores of those members of a sorted set that moves chooses. by
+// returns the amount for the highest of them. A score of 0 is not a time but marks a group that is
+// being removed. The end of a takeover window is in its name, so its score stays.
+func (s *Server) moveScores(ctx context.Context, key string, moves func(redis.Z) bool, by func(last redis.Z) float64) error {
 	if !s.mini.Exists(key) {
 		return nil
 	}
 	members, err := s.Client().ZRangeWithScores(ctx, key, 0, -1).Result()
-	if err != nil || len(members) == 0 {
+	if err != nil {
 		return err
 	}
-	move := by(members[len(members)-1])
 	members = slices.DeleteFunc(members, func(m redis.Z) bool {
 		name, _ := m.Member.(string)
-		return m.Score == 0 || m.Score > upTo || queue.IsWindow(name)
+		return m.Score == 0 || queue.IsWindow(name) || !moves(m)
 	})
 	if len(members) == 0 {
 		return nil
 	}
+	move := by(members[len(members)-1])
 	for i := range members {
 		members[i].Score += move
 	}

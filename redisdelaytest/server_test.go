@@ -191,6 +191,43 @@ func TestHolderIsToldThatItsLeaseHasExpired(t *testing.T) {
 	s.AwaitDrained(t, topic)
 }
 
+// A holder that extends its lease at the same time loses it too.
+func TestExpireLeasesEndsALeaseThatIsExtendedMeanwhile(t *testing.T) {
+	s := start(t)
+	messages, _ := subscribe(t, s)
+	require.NoError(t, publisher(t, s).Publish(topic, delayed("x", 0)))
+	held := s.Receive(t, messages)
+	s.Client().AddHook(&extension{to: s.Now().Add(time.Hour)})
+	s.ExpireLeases(topic)
+	require.ErrorIs(t, context.Cause(held.Context()), redisdelay.ErrLeaseLost)
+	s.Receive(t, messages).Ack()
+	s.AwaitDrained(t, topic)
+}
+
+// extension gives the leases whose deadlines somebody moves first another deadline after that, once.
+type extension struct {
+	to   time.Time
+	once sync.Once
+}
+
+func (e *extension) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (e *extension) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (e *extension) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if args := cmd.Args(); args[0] == "zadd" {
+			e.once.Do(func() {
+				err = next(ctx, redis.NewIntCmd(ctx, "zadd", args[1], "xx", e.to.UnixMilli(), args[len(args)-1]))
+			})
+		}
+		return err
+	}
+}
+
 func TestClockMovesFromOneDueTimeToTheNext(t *testing.T) {
 	s := start(t)
 	messages, _ := subscribe(t, s)

@@ -238,7 +238,7 @@ func TestDeduplicatorHandlesMessagesThatComeAgain(t *testing.T) {
 		router := newRouter(t)
 		router.AddMiddleware((&middleware.Deduplicator{KeyFactory: byFirstDelivery, Repository: repository, Timeout: patience}).Middleware)
 		work := newSubscriber(t, s.Server, func(c *redisdelay.SubscriberConfig) {
-			c.LeaseDuration, c.MaxDeliveries = crashLease, 1
+			c.LeaseDuration, c.MaxDeliveries = time.Minute/2, 1
 		})
 		got, poisoned := make(sightings, 10), make(sightings, 10)
 		router.AddConsumerHandler("work", topic, work, func(msg *message.Message) error {
