@@ -87,12 +87,13 @@ func faulty(ctx context.Context, calls []*Call) error {
 	return calls[wrong].fault
 }
 
-// loadScripts loads every script on a server.
+// loadScripts loads every script on a server, in one round trip.
 func loadScripts(ctx context.Context, c redis.UniversalClient) error {
-	for _, s := range allScripts {
-		if err := c.ScriptLoad(ctx, s.source).Err(); err != nil {
-			return err
+	_, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, s := range allScripts {
+			p.ScriptLoad(ctx, s.source)
 		}
-	}
-	return nil
+		return nil
+	})
+	return err
 }
