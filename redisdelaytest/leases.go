@@ -108,8 +108,8 @@ func (s *Server) atomically(ctx context.Context, key string, change func(*redis.
 	}
 }
 
-// endLeases ends the leases that the groups of a topic have now. A holder may extend its lease after
-// the deadline was moved into the past. So it repeats that until each of them has ended.
+// endLeases ends the leases that the groups of a topic have now. A holder may extend its lease
+// after the deadline was moved into the past, so that is repeated until each of them has ended.
 func (s *Server) endLeases(ctx context.Context, t topic) error {
 	groups, err := t.Existing(ctx)
 	if err != nil {

@@ -204,7 +204,7 @@ func TestExpireLeasesEndsALeaseThatIsExtendedMeanwhile(t *testing.T) {
 	s.AwaitDrained(t, topic)
 }
 
-// extension gives the leases whose deadlines somebody moves first another deadline after that, once.
+// extension extends a lease once, after somebody has moved its deadline.
 type extension struct {
 	to   time.Time
 	once sync.Once
