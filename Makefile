@@ -148,7 +148,6 @@ commands-smoke: ## that the commands of documents work which no other target run
 	@$(MAKE) --no-print-directory soak SOAK=5s
 	@$(MAKE) --no-print-directory bench-peers-smoke PEERS='^redisdelay$$$$' >/dev/null
 	@$(MAKE) --no-print-directory pairs-smoke
-	@$(MAKE) --no-print-directory microbench-smoke
 	@$(MAKE) --no-print-directory stress-smoke
 	@$(MAKE) --no-print-directory bench-cluster-smoke >/dev/null
 

@@ -28,6 +28,9 @@ func TestStatesHaveOneName(t *testing.T) {
 		}
 		looked++
 		for i, line := range strings.Split(read(t, file), "\n") {
+			if lower := strings.ToLower(line); !strings.Contains(lower, "pending") && !strings.Contains(lower, "unack") && !strings.Contains(lower, "retry") {
+				continue // as most: expressions take long under the race detector
+			}
 			if found := old.FindString(key.ReplaceAllString(line, "")); found != "" {
 				t.Errorf("%s:%d: %s is the name of a key, and not of a state: %s", file, i+1, found, strings.TrimSpace(line))
 			}
