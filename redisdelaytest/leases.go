@@ -20,7 +20,8 @@ import (
 // subscription of the group may get the messages next, even the same one. ExpireLeases fails if the
 // topic does not exist.
 func (s *Server) ExpireLeases(topic string) {
-	ctx := context.Background()
+	ctx, cancel := context.WithTimeout(context.Background(), s.patience)
+	defer cancel()
 	err := s.endLeases(ctx, s.topic(s.prefix, topic))
 	if err == nil {
 		_, err = s.lookAll(0, false)
@@ -41,9 +42,8 @@ func (s *Server) moveLeases(ctx context.Context, t topic, d time.Duration, upTo 
 	for _, g := range groups.Names {
 		keys = append(keys, t.keys.Unack(g), t.keys.Waiters(g), t.keys.Resting(g), t.keys.Standby(g))
 	}
-	due := func(z redis.Z) bool { return z.Score <= upTo }
 	for _, key := range keys {
-		if err := s.moveScores(ctx, key, due, func(redis.Z) float64 { return float64(d.Milliseconds()) }); err != nil {
+		if err := s.moveScores(ctx, key, d, upTo); err != nil {
 			return err
 		}
 	}
@@ -121,42 +121,51 @@ func (s *Server) endLeases(ctx context.Context, t topic) error {
 			return err
 		}
 	}
-	for left := 1; left > 0; {
+	for left := true; left; {
+		left = false
 		for g, leases := range held {
-			if err := s.passDeadlines(ctx, t.keys.Unack(g), leases); err != nil {
+			if err := s.passDeadlines(ctx, t, g, leases); err != nil {
 				return err
 			}
+			left = left || len(leases) > 0
 		}
 		if err := s.settle(ctx, t); err != nil {
 			return err
-		}
-		left = 0
-		for g, leases := range held {
-			now, err := s.Client().HGetAll(ctx, t.keys.Leases(g)).Result()
-			if err != nil {
-				return err
-			}
-			maps.DeleteFunc(leases, func(id, token string) bool { return now[id] != token })
-			left += len(leases)
 		}
 	}
 	return nil
 }
 
-// passDeadlines moves the deadlines of leases into the past, and keeps their order.
-func (s *Server) passDeadlines(ctx context.Context, unack string, leases map[string]string) error {
-	past := float64(s.Now().UnixMilli() - 1)
-	return s.moveScores(ctx, unack, func(z redis.Z) bool {
-		id, _ := z.Member.(string)
-		_, ends := leases[id]
-		return ends
-	}, func(last redis.Z) float64 { return past - last.Score })
+// passDeadlines moves the deadlines of leases, of id and token, into the past, and keeps their
+// order. It takes those out of the map that have ended.
+func (s *Server) passDeadlines(ctx context.Context, t topic, group string, held map[string]string) error {
+	return s.atomically(ctx, t.keys.Leases(group), func(tx *redis.Tx, p redis.Pipeliner) error {
+		leases, err := tx.HGetAll(ctx, t.keys.Leases(group)).Result()
+		if err != nil {
+			return err
+		}
+		maps.DeleteFunc(held, func(id, token string) bool { return leases[id] != token })
+		members, err := tx.ZRangeWithScores(ctx, t.keys.Unack(group), 0, -1).Result()
+		members = slices.DeleteFunc(members, func(m redis.Z) bool {
+			id, _ := m.Member.(string)
+			return held[id] == ""
+		})
+		if err != nil || len(members) == 0 {
+			return err
+		}
+		move := float64(s.Now().UnixMilli()-1) - members[len(members)-1].Score
+		for i := range members {
+			members[i].Score += move
+		}
+		p.ZAddXX(ctx, t.keys.Unack(group), members...)
+		return nil
+	})
 }
 
-// moveScores adds an amount to the scores of those members of a sorted set that moves chooses. by
-// returns the amount for the highest of them. A score of 0 is not a time but marks a group that is
-// being removed. The end of a takeover window is in its name, so its score stays.
-func (s *Server) moveScores(ctx context.Context, key string, moves func(redis.Z) bool, by func(last redis.Z) float64) error {
+// moveScores adds d to all scores of a sorted set that are at most upTo. A score of 0 is not a time
+// but marks a group that is being removed. The end of a takeover window is in its name, so its
+// score stays.
+func (s *Server) moveScores(ctx context.Context, key string, d time.Duration, upTo float64) error {
 	if !s.mini.Exists(key) {
 		return nil
 	}
@@ -166,14 +175,13 @@ func (s *Server) moveScores(ctx context.Context, key string, moves func(redis.Z)
 	}
 	members = slices.DeleteFunc(members, func(m redis.Z) bool {
 		name, _ := m.Member.(string)
-		return m.Score == 0 || queue.IsWindow(name) || !moves(m)
+		return m.Score == 0 || m.Score > upTo || queue.IsWindow(name)
 	})
 	if len(members) == 0 {
 		return nil
 	}
-	move := by(members[len(members)-1])
 	for i := range members {
-		members[i].Score += move
+		members[i].Score += float64(d.Milliseconds())
 	}
 	return s.Client().ZAddXX(ctx, key, members...).Err() // only members that still exist
 }

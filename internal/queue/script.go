@@ -87,10 +87,14 @@ func faulty(ctx context.Context, calls []*Call) error {
 	return calls[wrong].fault
 }
 
-// loadScripts loads every script on a server, in one round trip.
+// loadScripts loads every script on a server, in two round trips: the first shows whether the user
+// may load scripts.
 func loadScripts(ctx context.Context, c redis.UniversalClient) error {
+	if err := c.ScriptLoad(ctx, allScripts[0].source).Err(); err != nil {
+		return err
+	}
 	_, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for _, s := range allScripts {
+		for _, s := range allScripts[1:] {
 			p.ScriptLoad(ctx, s.source)
 		}
 		return nil

@@ -154,7 +154,11 @@ func TestScriptsLostAgainAtOnceAreSentWhole(t *testing.T) {
 		defer other.Close()
 		flush := func() { require.NoError(t, other.ScriptFlush(ctx).Err()) }
 		flush()
-		w.Client.AddHook(hook{name: "script", do: flush})
+		w.Client.AddHook(redistest.AfterEach(func(call redis.Cmder) {
+			if call.Name() == "script" {
+				flush()
+			}
+		}))
 		w.publishNow("x")
 		require.Equal(t, []string{"x"}, w.ready("a"))
 	}, "a")
