@@ -204,7 +204,8 @@ func TestMessageThatKillsItsProcessDiesWithoutItsNeighbours(t *testing.T) {
 		return client.HLen(t.Context(), keys.Messages()).Val() == 1
 	}, patience, time.Millisecond)
 	require.EqualValues(t, 1, client.ZCard(t.Context(), dead).Val())
-	for uuid, r := range survivor.await(t, 0) {
+	// A child may have died before its last acks were in Redis.
+	for uuid, r := range survivor.soFar(t) {
 		require.NotEqual(t, "poison", uuid)
 		require.Equal(t, 1, r.delivery.Number, "%s lost a delivery", uuid)
 	}

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -135,4 +136,13 @@ func (r *receipts) await(t testing.TB, n int) map[string]receipt {
 			require.FailNow(t, "messages are missing", "%d of %d came", got, n)
 		}
 	}
+}
+
+// soFar returns the messages that have come. None may have come twice.
+func (r *receipts) soFar(t testing.TB) map[string]receipt {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	require.Empty(t, r.twice, "delivered twice")
+	return maps.Clone(r.all)
 }
