@@ -28,6 +28,7 @@ type hook struct {
 	free   int // calls that are not held, set before the first
 	count  int
 	failed int
+	sent   int // calls under way
 }
 
 func (h *hook) calls() int {
@@ -74,18 +75,32 @@ func (h *hook) pass(ctx context.Context, calls []redis.Cmder, next func() error)
 			return ctx.Err()
 		}
 	}
-	h.mu.Lock()
-	err := h.fault
-	h.mu.Unlock()
-	if err == nil {
-		err = next()
-	}
+	err := h.send(next)
 	if err != nil && !redis.HasErrorPrefix(err, "NOSCRIPT") {
 		h.mu.Lock()
 		h.failed++
 		h.mu.Unlock()
 	}
 	return err
+}
+
+// send sends calls, unless they are to fail.
+func (h *hook) send(next func() error) error {
+	h.mu.Lock()
+	err := h.fault
+	if err == nil {
+		h.sent++
+	}
+	h.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.sent--
+	}()
+	return next()
 }
 
 // hold holds every call that matches until it is opened.
@@ -111,6 +126,17 @@ func (h *hook) fail(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.fault = err
+}
+
+// cut is fail, and waits until the server has answered what was sent before.
+func (h *hook) cut(t *testing.T, err error) {
+	t.Helper()
+	h.fail(err)
+	eventually(t, func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.sent == 0
+	}, "all calls are answered")
 }
 
 // counter counts calls to Redis.

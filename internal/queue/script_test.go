@@ -497,3 +497,21 @@ func TestServerThatIsGoneMidwayIsReported(t *testing.T) {
 	require.Truef(t, errors.Is(err, redis.ErrClosed), "%v", err)
 	require.True(t, servers.Unreachable(err))
 }
+
+// A server that has lost its scripts has them again after two round trips: one shows whether the
+// user may load scripts, one loads the rest.
+func TestScriptsAreLoadedInTwoRoundTrips(t *testing.T) {
+	own(t, func(t *testing.T, w *world) {
+		require.NoError(t, w.Client.ScriptFlush(ctx).Err())
+		var sent []int
+		w.Client.AddHook(redistest.Hook(func(_ context.Context, calls []redis.Cmder, next func() error) error {
+			if args := calls[0].Args(); args[0] == "script" && args[1] == "load" {
+				sent = append(sent, len(calls))
+			}
+			return next()
+		}))
+		w.publishNow("x")
+		require.Equal(t, []int{1, len(queue.Scripts()) - 1}, sent)
+		require.Equal(t, []string{"x"}, w.ready("a"))
+	}, "a")
+}
