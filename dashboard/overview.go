@@ -17,7 +17,7 @@ import (
 const (
 	rowsOfPage   = 50
 	problemsShow = 8
-	firstWait    = 150 * time.Millisecond // how long the first page waits until all topics are read
+	openWait     = 150 * time.Millisecond // how long a page that is opened waits until all topics are read
 )
 
 // overview is the page of all topics.
@@ -84,14 +84,19 @@ func (d *Dashboard) overview(c *call) (*view, error) {
 	return &view{Title: "Topics", Now: d.sweep.now(), Live: true, Data: o}, nil
 }
 
-// awaitTopics waits a moment until all topics are read, for a page that is shown first.
+// awaitTopics has all topics be read for a page that is opened, and waits a moment for that. The
+// page's news have what comes later.
 func (d *Dashboard) awaitTopics(c *call) error {
 	if c.live() {
 		return nil
 	}
+	read := d.sweep.ask()
+	if read == nil {
+		return nil
+	}
 	select {
-	case <-d.sweep.first:
-	case <-time.After(firstWait):
+	case <-read:
+	case <-time.After(openWait):
 	case <-c.ctx.Done():
 		return c.ctx.Err()
 	}

@@ -12,16 +12,18 @@ import (
 // The sweep reads all topics, a page at a time, again and again.
 const (
 	sweepPage  = 100
-	sweepShare = 1000 // after a page it rests for so many times as long as Redis took
-	sweepRest  = 2 * time.Second
-	sweepLong  = time.Minute // the longest rest after a page
+	sweepShare = 1000            // after a page it rests for so many times as long as Redis took
+	sweepRest  = 2 * time.Second // the shortest rest after a page, and after an error
+	sweepLong  = time.Minute     // the longest
+	sweepHaste = 100             // before a round without rests it rests for so many times as long as one takes
 )
 
 // sweep has what is known about all topics.
 type sweep struct {
 	admin *admin.Admin
 	since time.Time
-	first chan struct{} // closed when all topics were read once
+	least time.Duration // the shortest rest after a page
+	asked chan struct{} // somebody wants a round without rests
 
 	mu      sync.Mutex
 	topics  map[string]*known // plain ones
@@ -29,6 +31,8 @@ type sweep struct {
 	general []admin.Problem   // those of Redis, and of no single topic
 	err     error             // of the last page
 	ended   time.Time         // when all topics were read last; zero: not yet
+	free    time.Time         // when a round without rests may begin
+	ends    chan struct{}     // closed when the round ends
 	round   int
 	ahead   time.Duration // by how much the server's clock is ahead of this machine's
 }
@@ -68,19 +72,36 @@ func (r *recent) add(s admin.Stats) {
 }
 
 func newSweep(a *admin.Admin) *sweep {
-	return &sweep{admin: a, since: time.Now(), first: make(chan struct{}), topics: map[string]*known{}, wholes: map[string]*whole{}}
+	return &sweep{admin: a, since: time.Now(), least: sweepRest, asked: make(chan struct{}, 1), ends: make(chan struct{}),
+		topics: map[string]*known{}, wholes: map[string]*whole{}}
+}
+
+// ask asks for a round without rests, which begins as soon as one may. It returns a channel that is
+// closed at the end of the round, or nil if none begins now.
+func (s *sweep) ask() <-chan struct{} {
+	select {
+	case s.asked <- struct{}{}:
+	default:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Now().Before(s.free) {
+		return nil
+	}
+	return s.ends
 }
 
 // run reads topics until ctx ends. The first round has no rests. The cost of a page is the least of
 // the last ones, because a page may also wait for a connection, or for a busy machine.
 func (s *sweep) run(ctx context.Context) {
-	cursor := ""
+	cursor, haste := "", true
 	var costs []time.Duration
 	for ctx.Err() == nil {
 		began := time.Now()
 		reading, cancel := context.WithTimeout(ctx, workFor)
 		page, next, err := s.admin.Overview(reading, cursor, sweepPage)
-		first := s.took(page, next == "", err)
+		s.took(page, err)
+		whole := next == "" && err == nil
 		if err == nil {
 			_, err = s.diagnose(reading, names(page))
 			s.failed(err)
@@ -88,49 +109,86 @@ func (s *sweep) run(ctx context.Context) {
 		cancel()
 		costs = append(costs, time.Since(began))
 		costs = costs[max(0, len(costs)-8):]
-		rest := min(max(slices.Min(costs)*sweepShare, sweepRest), sweepLong)
+		cost := slices.Min(costs)
+		rest := max(min(cost*sweepShare, sweepLong), s.least)
 		if len(costs) == 1 {
-			rest = sweepRest // most of it was for the connection
+			rest = s.least // most of it was for the connection
 		}
-		if first && err == nil && next != "" {
-			rest = 0
+		if whole {
+			s.end(cost)
+			haste = false
 		}
 		if cursor = next; err != nil {
+			s.spare(sweepRest)
 			cursor, rest = "", sweepRest
+		} else if haste {
+			continue
 		}
-		select {
-		case <-time.After(rest):
-		case <-ctx.Done():
+		if s.rest(ctx, rest) {
+			cursor, haste = "", true
 		}
 	}
 }
 
-// took notes a page, and returns whether it is of the first round.
-func (s *sweep) took(page []admin.Stats, last bool, err error) (first bool) {
+// rest rests, and returns early and true when a round without rests is asked for and may begin.
+func (s *sweep) rest(ctx context.Context, d time.Duration) bool {
+	s.mu.Lock()
+	free := time.After(time.Until(s.free))
+	s.mu.Unlock()
+	rested := time.After(d)
+	var asked chan struct{} // nil until a round may begin
+	for {
+		select {
+		case <-free:
+			asked = s.asked
+		case <-asked:
+			return true
+		case <-rested:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// took notes a page.
+func (s *sweep) took(page []admin.Stats, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if first = s.ended.IsZero(); ctxOnly(err) {
-		return first
+	if ctxOnly(err) {
+		return
 	}
 	if s.err = err; err != nil {
-		return first
+		return
 	}
 	for _, stats := range page {
 		s.note(stats).round = s.round
 	}
-	if last {
-		for name, k := range s.topics {
-			if k.round < s.round {
-				delete(s.topics, name)
-			}
+}
+
+// end notes that all topics were read. The cost of a page says when the next one may begin without
+// rests.
+func (s *sweep) end(cost time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, k := range s.topics {
+		if k.round < s.round {
+			delete(s.topics, name)
 		}
-		s.fold()
-		if s.round++; first {
-			close(s.first)
-		}
-		s.ended = time.Now()
 	}
-	return first
+	s.fold()
+	s.round++
+	s.ended = time.Now()
+	s.free = s.ended.Add(sweepHaste * cost * time.Duration(1+len(s.topics)/sweepPage))
+	close(s.ends)
+	s.ends = make(chan struct{})
+}
+
+// spare has no round without rests begin for a while.
+func (s *sweep) spare(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.free = time.Now().Add(d)
 }
 
 // fold notes the partitioned topics after a round.
