@@ -17,7 +17,11 @@ import (
 const (
 	rowsOfPage   = 50
 	problemsShow = 8
-	openWait     = 150 * time.Millisecond // how long a page that is opened waits until all topics are read
+
+	// liveWait and stillWait are how long a page that is opened waits until all topics are read, with
+	// news and without.
+	liveWait  = 150 * time.Millisecond
+	stillWait = 2 * time.Second
 )
 
 // overview is the page of all topics.
@@ -69,11 +73,11 @@ func (r *topicRow) trouble() int {
 func (r *topicRow) Tone() string { return cmp.Or(toneOf(r.Worst), "fine") }
 
 func (d *Dashboard) overview(c *call) (*view, error) {
-	if err := d.awaitTopics(c); err != nil {
+	if err := d.awaitTopics(c, liveWait); err != nil {
 		return nil, err
 	}
 	query, sort, page := c.q("q"), c.q("sort"), c.q("page")
-	key := strings.Join([]string{"overview", d.base, query, sort, page}, "\x00")
+	key := strings.Join([]string{"overview", d.sweep.read().String(), d.base, query, sort, page}, "\x00")
 	o, err := cached(c.ctx, &d.reads, key, func(context.Context) (*overview, error) { return d.list(query, sort, page) })
 	if err != nil {
 		return nil, err
@@ -84,9 +88,9 @@ func (d *Dashboard) overview(c *call) (*view, error) {
 	return &view{Title: "Topics", Now: d.sweep.now(), Live: true, Data: o}, nil
 }
 
-// awaitTopics has all topics be read for a page that is opened, and waits a moment for that. The
-// page's news have what comes later.
-func (d *Dashboard) awaitTopics(c *call) error {
+// awaitTopics has all topics be read for a page that is opened, and waits for that, but not longer
+// than a while.
+func (d *Dashboard) awaitTopics(c *call, while time.Duration) error {
 	if c.live() {
 		return nil
 	}
@@ -96,7 +100,7 @@ func (d *Dashboard) awaitTopics(c *call) error {
 	}
 	select {
 	case <-read:
-	case <-time.After(openWait):
+	case <-time.After(while):
 	case <-c.ctx.Done():
 		return c.ctx.Err()
 	}

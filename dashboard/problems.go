@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/texts"
@@ -128,8 +129,8 @@ func (s *sweep) heed(ctx context.Context) error {
 }
 
 // found returns all problems that were found last, of a topic if it is not "".
-func (d *Dashboard) found(topic string) (problems []admin.Problem) {
-	all, general, _, _ := d.sweep.all()
+func (d *Dashboard) found(topic string) (problems []admin.Problem, ended time.Time, err error) {
+	all, general, ended, err := d.sweep.all()
 	if topic == "" {
 		problems = append(problems, general...)
 	}
@@ -138,7 +139,7 @@ func (d *Dashboard) found(topic string) (problems []admin.Problem) {
 			problems = append(problems, k.problems...)
 		}
 	}
-	return problems
+	return problems, ended, err
 }
 
 // problems returns what is wrong with a topic, at most a moment ago.
@@ -163,6 +164,9 @@ type problemsPage struct {
 	Rows    []problem // that nobody ignores
 	Ignored []problem
 
+	Read    time.Time // when all topics were read, by the server's clock; zero: not yet
+	Trouble string    // why they cannot be read
+
 	// Left and IgnoredLeft are how many problems of each are not shown.
 	Left, IgnoredLeft int
 }
@@ -171,7 +175,7 @@ type problemsPage struct {
 func (p problemsPage) AllIgnored() int { return len(p.Ignored) + p.IgnoredLeft }
 
 func (d *Dashboard) problemList(c *call) (*view, error) {
-	if err := d.awaitTopics(c); err != nil {
+	if err := d.awaitTopics(c, stillWait); err != nil {
 		return nil, err
 	}
 	p := &problemsPage{Topic: c.q("t")}
@@ -183,7 +187,14 @@ func (d *Dashboard) problemList(c *call) (*view, error) {
 		}
 		p.Kind, title = kind, title+": "+string(kind)
 	}
-	found := slices.DeleteFunc(d.found(p.Topic), func(one admin.Problem) bool { return p.Kind != "" && one.Kind != p.Kind })
+	found, ended, err := d.found(p.Topic)
+	if !ended.IsZero() {
+		p.Read = d.sweep.now().Add(-time.Since(ended))
+	}
+	if err != nil {
+		p.Trouble = explain(err).Text
+	}
+	found = slices.DeleteFunc(found, func(one admin.Problem) bool { return p.Kind != "" && one.Kind != p.Kind })
 	lines := admin.FoldProblems(found)
 	if p.Kind != "" || p.Topic != "" {
 		lines = singly(found)
@@ -223,7 +234,8 @@ func (d *Dashboard) ignore(c *call) (string, error) {
 		if i.Why == "" {
 			return "", bad("Say why, for the next who looks. Nothing was changed.")
 		}
-		if i.Severity = (admin.Diagnosis{Problems: d.found("")}).Worst(i); i.Severity == "" {
+		problems, _, _ := d.found("")
+		if i.Severity = (admin.Diagnosis{Problems: problems}).Worst(i); i.Severity == "" {
 			return "", bad("There is no such problem now. Nothing was changed.")
 		}
 		_, err = d.admin.Ignore(c.ctx, i)

@@ -1,6 +1,7 @@
 package dashboard_test
 
 import (
+	"errors"
 	"html"
 	"net/http"
 	"strings"
@@ -107,4 +108,22 @@ func TestThePageSaysOnceWhatReasonsShare(t *testing.T) {
 	require.Contains(t, body, "All begin with &#34;deliver order #: the partner answered &#34;.")
 	require.Contains(t, body, `<code class="reason">…500</code>`)
 	require.Contains(t, html.UnescapeString(body), "reason=deliver+order+%23%3A+the+partner+answered+500", "links have the whole reason")
+}
+
+// A page of problems says so if it does not know them.
+func TestThePageDoesNotSayThatAllIsWellIfItCannotRead(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, operator)
+	shows := func(yes, no string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			_, body := s.get("/problems")
+			return strings.Contains(body, yes) && !strings.Contains(body, no)
+		}, testkit.Soon, testkit.Soon/1000)
+	}
+	shows("Nothing is wrong", "You see what was read before")
+	s.beforeEach(func(redis.Cmder) error { return errors.New("LOADING Redis is loading") })
+	shows("You see what was read before", "Nothing is wrong")
+	s.beforeEach(func(redis.Cmder) error { return nil })
+	shows("Nothing is wrong", "You see what was read before")
 }

@@ -64,7 +64,7 @@ func (d *Dashboard) schedules(c *call) (*view, error) {
 		page, _ = strconv.Atoi(text)
 	}
 	if topic == "" {
-		if err := d.awaitTopics(c); err != nil {
+		if err := d.awaitTopics(c, liveWait); err != nil {
 			return nil, err
 		}
 	}

@@ -15,7 +15,7 @@ const (
 	sweepShare = 1000            // after a page it rests for so many times as long as Redis took
 	sweepRest  = 2 * time.Second // the shortest rest after a page, and after an error
 	sweepLong  = time.Minute     // the longest
-	sweepHaste = 100             // before a round without rests it rests for so many times as long as one takes
+	sweepHaste = 100             // see sweep.apart
 )
 
 // sweep has what is known about all topics.
@@ -23,7 +23,8 @@ type sweep struct {
 	admin *admin.Admin
 	since time.Time
 	least time.Duration // the shortest rest after a page
-	asked chan struct{} // somebody wants a round without rests
+	apart time.Duration // hasty rounds are so many times as far apart as they take
+	asked chan struct{} // somebody wants a round without rests, a hasty one
 
 	mu      sync.Mutex
 	topics  map[string]*known // plain ones
@@ -31,8 +32,8 @@ type sweep struct {
 	general []admin.Problem   // those of Redis, and of no single topic
 	err     error             // of the last page
 	ended   time.Time         // when all topics were read last; zero: not yet
-	free    time.Time         // when a round without rests may begin
-	ends    chan struct{}     // closed when the round ends
+	free    time.Time         // when a hasty round may begin
+	ends    chan struct{}     // closed when a hasty round ends
 	round   int
 	ahead   time.Duration // by how much the server's clock is ahead of this machine's
 }
@@ -72,12 +73,12 @@ func (r *recent) add(s admin.Stats) {
 }
 
 func newSweep(a *admin.Admin) *sweep {
-	return &sweep{admin: a, since: time.Now(), least: sweepRest, asked: make(chan struct{}, 1), ends: make(chan struct{}),
-		topics: map[string]*known{}, wholes: map[string]*whole{}}
+	return &sweep{admin: a, since: time.Now(), least: sweepRest, apart: sweepHaste,
+		asked: make(chan struct{}, 1), ends: make(chan struct{}), topics: map[string]*known{}, wholes: map[string]*whole{}}
 }
 
-// ask asks for a round without rests, which begins as soon as one may. It returns a channel that is
-// closed at the end of the round, or nil if none begins now.
+// ask asks for a hasty round, which begins as soon as one may. It returns a channel that is closed
+// at its end, or nil if none begins now.
 func (s *sweep) ask() <-chan struct{} {
 	select {
 	case s.asked <- struct{}{}:
@@ -91,17 +92,20 @@ func (s *sweep) ask() <-chan struct{} {
 	return s.ends
 }
 
-// run reads topics until ctx ends. The first round has no rests. The cost of a page is the least of
-// the last ones, because a page may also wait for a connection, or for a busy machine.
+// run reads topics until ctx ends. The first round is a hasty one. The cost of a page is the least
+// of the last ones, because a page may also wait for a connection, or for a busy machine.
 func (s *sweep) run(ctx context.Context) {
-	cursor, haste := "", true
+	cursor, first, haste := "", true, true
 	var costs []time.Duration
+	var round time.Duration // how long the pages of the round took
 	for ctx.Err() == nil {
+		if cursor == "" {
+			round = 0
+		}
 		began := time.Now()
 		reading, cancel := context.WithTimeout(ctx, workFor)
 		page, next, err := s.admin.Overview(reading, cursor, sweepPage)
-		s.took(page, err)
-		whole := next == "" && err == nil
+		s.took(page, cursor == "", err)
 		if err == nil {
 			_, err = s.diagnose(reading, names(page))
 			s.failed(err)
@@ -109,19 +113,19 @@ func (s *sweep) run(ctx context.Context) {
 		cancel()
 		costs = append(costs, time.Since(began))
 		costs = costs[max(0, len(costs)-8):]
-		cost := slices.Min(costs)
-		rest := max(min(cost*sweepShare, sweepLong), s.least)
+		rest := max(min(slices.Min(costs)*sweepShare, sweepLong), s.least)
 		if len(costs) == 1 {
 			rest = s.least // most of it was for the connection
+		} else {
+			round += costs[len(costs)-1]
 		}
-		if whole {
-			s.end(cost)
-			haste = false
-		}
-		if cursor = next; err != nil {
-			s.spare(sweepRest)
-			cursor, rest = "", sweepRest
-		} else if haste {
+		switch cursor = next; {
+		case err != nil:
+			cursor, rest, haste = "", sweepRest, first
+		case next == "":
+			s.end(haste, round)
+			first, haste = false, false
+		case haste:
 			continue
 		}
 		if s.rest(ctx, rest) {
@@ -130,7 +134,7 @@ func (s *sweep) run(ctx context.Context) {
 	}
 }
 
-// rest rests, and returns early and true when a round without rests is asked for and may begin.
+// rest rests, and returns early and true when a hasty round is asked for and may begin.
 func (s *sweep) rest(ctx context.Context, d time.Duration) bool {
 	s.mu.Lock()
 	free := time.After(time.Until(s.free))
@@ -151,12 +155,15 @@ func (s *sweep) rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// took notes a page.
-func (s *sweep) took(page []admin.Stats, err error) {
+// took notes a page, which is the first of a round or another one.
+func (s *sweep) took(page []admin.Stats, first bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ctxOnly(err) {
 		return
+	}
+	if first {
+		s.round++
 	}
 	if s.err = err; err != nil {
 		return
@@ -166,9 +173,8 @@ func (s *sweep) took(page []admin.Stats, err error) {
 	}
 }
 
-// end notes that all topics were read. The cost of a page says when the next one may begin without
-// rests.
-func (s *sweep) end(cost time.Duration) {
+// end notes that all topics were read, and how long that took.
+func (s *sweep) end(hasty bool, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, k := range s.topics {
@@ -177,18 +183,12 @@ func (s *sweep) end(cost time.Duration) {
 		}
 	}
 	s.fold()
-	s.round++
 	s.ended = time.Now()
-	s.free = s.ended.Add(sweepHaste * cost * time.Duration(1+len(s.topics)/sweepPage))
-	close(s.ends)
-	s.ends = make(chan struct{})
-}
-
-// spare has no round without rests begin for a while.
-func (s *sweep) spare(d time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.free = time.Now().Add(d)
+	if hasty {
+		s.free = s.ended.Add(s.apart * took)
+		close(s.ends)
+		s.ends = make(chan struct{})
+	}
 }
 
 // fold notes the partitioned topics after a round.
@@ -317,6 +317,13 @@ func plainOf(stats admin.Stats) []string {
 		return []string{stats.Topic}
 	}
 	return names(stats.Partitions)
+}
+
+// read returns when all topics were read last, or the zero time.
+func (s *sweep) read() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
 }
 
 // now returns the time by the server's clock, about.

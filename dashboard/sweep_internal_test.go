@@ -28,11 +28,11 @@ func TestARoundThatIsAskedForHasNoRests(t *testing.T) {
 	}
 	s := newSweep(a)
 	require.NotNil(t, s.ask(), "a round begins now")
-	s.spare(time.Hour)
-	require.Nil(t, s.ask(), "none begins for an hour")
+	s.end(true, time.Hour)
+	require.Nil(t, s.ask(), "none begins for a hundred hours")
 
 	s = newSweep(a)
-	s.least = time.Hour
+	s.least, s.apart = time.Hour, 0
 	ctx, stop := context.WithCancel(context.Background())
 	ended := testkit.Begin(func() error { s.run(ctx); return nil })
 	t.Cleanup(func() { stop(); <-ended })
@@ -44,10 +44,28 @@ func TestARoundThatIsAskedForHasNoRests(t *testing.T) {
 			return len(s.topics) == count && !s.ended.IsZero()
 		}, testkit.Soon, testkit.Soon/1000)
 	}
+	const step = sweepPage * 3 / 2
 	reads(0)
-	for count := 2 * sweepPage; count <= 6*sweepPage; count += 2 * sweepPage {
-		topics(count-2*sweepPage, count)
+	for count := step; count <= 2*step; count += step {
+		topics(count-step, count)
 		s.ask()
 		reads(count)
 	}
+}
+
+// A topic that is gone goes, also if it was read in a round that ended early.
+func TestARoundDropsTopicsThatAreGone(t *testing.T) {
+	t.Parallel()
+	s := newSweep(nil)
+	gone, there := admin.Stats{Topic: "gone"}, admin.Stats{Topic: "there"}
+	s.took([]admin.Stats{gone}, true, nil)
+	s.took([]admin.Stats{there}, true, nil)
+	s.end(true, 0)
+	require.Len(t, s.topics, 1)
+	require.Contains(t, s.topics, "there")
+
+	s.took([]admin.Stats{gone}, true, nil)
+	s.took([]admin.Stats{there}, false, nil)
+	s.end(true, 0)
+	require.Len(t, s.topics, 2)
 }
