@@ -11,9 +11,9 @@
 //
 // The page is live. A browser gets its news by server-sent events. However many browsers look, what
 // they show is read from Redis once. Topics that nobody looks at are read more seldom, so that a
-// page that is open all day costs Redis about a thousandth of its time. Whoever opens the list of
-// topics has all of them read at once. Done again and again, that costs a hundredth at most. The
-// history in charts is kept in this process, and begins with New.
+// page that is open all day costs Redis about a thousandth of its time. Opening the list of topics
+// has all of them read, soon. Done again and again, that costs a hundredth at most. The history in
+// charts is kept in this process, and begins with New.
 //
 // The page needs no internet, since all assets are in the program. They are htmx, its extensions
 // for server-sent events and for morphing (idiomorph), and uPlot. The licence of each is beside it.
