@@ -18,8 +18,8 @@ const (
 	rowsOfPage   = 50
 	problemsShow = 8
 
-	// liveWait and stillWait are how long a page that is opened waits until all topics are read, with
-	// news and without.
+	// liveWait and stillWait are how long a page that is opened waits until all topics are read:
+	// one with news, and one without.
 	liveWait  = 150 * time.Millisecond
 	stillWait = 2 * time.Second
 )
