@@ -37,7 +37,7 @@ RUNNER := go build -v -o /dev/null ./scripts/runtests 2>&1 | awk 'NR % 10 == 1 {
 # Most tests wait more than they compute, so more of them run at once than there are CPUs. Those of ./tests wait most, and go first.
 test: ## the tests of this module but tests/faults, on an embedded Redis and a real one; with RACE=1 under the race detector
 	@echo 'make test: the tests of this module but tests/faults, on an embedded Redis and on a redis-server.'
-	@echo 'It takes about $(if $(RACE),ten,four) minutes on two CPUs, and two more the first time, to compile. It prints a line for each package:'
+	@echo 'It takes about $(if $(RACE),ten,six) minutes on two CPUs, and two more the first time, to compile. It prints a line for each package:'
 	@$(RUNNER)
 	@scripts/with-redis.sh sh -c 'go run ./scripts/runtests -lanes=2 -slowest=$(SLOWEST) \
 		". $(if $(RACE),$(RACED)) -timeout=20m -parallel=4 ./tests $$(go list ./... | grep -v -e /tests/faults -e /tests$$$(if $(RACE), -e /internal/queue$$))" \
