@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -100,6 +101,8 @@ func (a *app) advised(err error) error {
 	text := err.Error()
 	name := a.redis.name + "-password"
 	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded) && a.running != a.relay: // a relay speaks with others, too
+		return fmt.Errorf("%w\nRedis did not answer within %v: it may be busy, or far; --%s-timeout says how long it may take", err, *a.redis.timeout, a.redis.name)
 	case strings.Contains(text, "NOAUTH"):
 		return fmt.Errorf("%w\nRedis wants a password: set %s, or --%s-file", err, variable(name), name)
 	case strings.Contains(text, "WRONGPASS"):

@@ -99,6 +99,20 @@ func TestTLSOnOneSideIsNamed(t *testing.T) {
 	require.False(t, speaksPlain(t.Context(), "tcp", mute))
 }
 
+func TestARedisThatIsSlowIsNamed(t *testing.T) {
+	t.Parallel()
+	mute, _ := silent(t)
+	for _, environment := range [][]string{nil, {"REDISDELAY_REDIS_TIMEOUT=20ms"}} {
+		args := []string{"doctor", "--redis", mute}
+		if environment == nil {
+			args = append(args, "--redis-timeout", "20ms")
+		}
+		status, _, said := at(t, environment, args...)
+		require.Equal(t, exitFailed, status)
+		require.Contains(t, said, "Redis did not answer within 20ms: it may be busy, or far; --redis-timeout says how long it may take")
+	}
+}
+
 func TestPasswordsThatAreMissingOrWrongAreNamed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

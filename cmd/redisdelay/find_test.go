@@ -159,7 +159,7 @@ func TestFindIsInterrupted(t *testing.T) {
 	w.publish("b", "missed", "order 4711", redisdelay.DelayKey, "1h")
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
-	a := newApp(system{environment: []string{"REDISDELAY_REDIS=" + w.addr}})
+	a := newApp(system{environment: w.environment()})
 	client := redis.NewClient(&redis.Options{Addr: w.addr})
 	t.Cleanup(func() { _ = client.Close() })
 	client.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {

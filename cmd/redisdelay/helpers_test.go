@@ -230,7 +230,7 @@ func silent(t *testing.T) (address string, asked <-chan struct{}) {
 }
 
 // serving is a server that calls a function with each connection, and then reads until the client
-// ends it.
+// or the test ends it. A client of go-redis does not close a connection whose greeting failed.
 func serving(t *testing.T, serve func(net.Conn)) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -243,6 +243,7 @@ func serving(t *testing.T, serve func(net.Conn)) (address string) {
 				return
 			}
 			connections.Go(func() {
+				defer context.AfterFunc(t.Context(), func() { _ = connection.Close() })()
 				defer connection.Close()
 				serve(connection)
 				_, _ = io.Copy(io.Discard, connection)

@@ -168,7 +168,7 @@ func (w *world) visit(t *testing.T, path string, args []string) (pages int) {
 		}
 	}}
 	go func() {
-		done <- run(ctx, args, system{environment: []string{"REDISDELAY_REDIS=" + w.addr}, stdin: strings.NewReader(""), stdout: io.Discard, stderr: listening})
+		done <- run(ctx, args, system{environment: w.environment(), stdin: strings.NewReader(""), stdout: io.Discard, stderr: listening})
 	}()
 	base := "http://" + <-at
 	left, seen := []string{path}, map[string]bool{path: true}

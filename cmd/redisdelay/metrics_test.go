@@ -18,7 +18,7 @@ func TestMetricsOfATopicAreExported(t *testing.T) {
 	mini, client := redistest.Embedded(t)
 	publishOrders(t, client, topic, 3, time.Hour)
 	publishOrders(t, client, "mails", 3, time.Hour)
-	p := start(t, nil, "metrics", topic, "--redis", mini.Addr(), "--listen", "127.0.0.1:0")
+	p := start(t, []string{"REDISDELAY_REDIS_TIMEOUT=30s"}, "metrics", topic, "--redis", mini.Addr(), "--listen", "127.0.0.1:0")
 	address := p.await(metricsAddress)
 	status, said := probe(t, address, "/metrics")
 	require.Equal(t, http.StatusOK, status, said)

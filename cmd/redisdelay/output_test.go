@@ -30,7 +30,7 @@ func TestLostOutputIsAFailure(t *testing.T) {
 	for _, command := range []string{"dead export orders", "doctor", "topics", "topics --json", "dead show orders a", "top --json --interval 100ms", "dead purge orders --yes"} {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		var said strings.Builder
-		status := run(ctx, strings.Fields(command), system{environment: []string{"REDISDELAY_REDIS=" + w.addr}, stdin: strings.NewReader(""), stdout: fullDisk{}, stderr: &said})
+		status := run(ctx, strings.Fields(command), system{environment: w.environment(), stdin: strings.NewReader(""), stdout: fullDisk{}, stderr: &said})
 		require.NoError(t, ctx.Err(), command)
 		cancel()
 		require.Equal(t, exitFailed, status, command)

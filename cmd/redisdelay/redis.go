@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -23,6 +24,7 @@ type redisSettings struct {
 	sentinelUsername *string
 	sentinelPassword *secret
 	tls              *tlsSettings
+	timeout          *time.Duration
 }
 
 // defaultPort is the port of an address without one.
@@ -42,6 +44,7 @@ func declareRedis(s *settings, name, usage string) *redisSettings {
 		sentinelUsername: s.text(name+"-sentinel-username", "", "user of the Sentinels"),
 		sentinelPassword: s.secret(name+"-sentinel-password", "the password of the Sentinels"),
 		tls:              declareTLS(s, name, "; or use `rediss://`"),
+		timeout:          s.duration(name+"-timeout", 3*time.Second, "how long Redis may take to answer a call"),
 	}
 }
 
@@ -53,6 +56,8 @@ func (r *redisSettings) options() (*redis.UniversalOptions, error) {
 		SentinelUsername: *r.sentinelUsername,
 		SentinelPassword: r.sentinelPassword.value,
 		IsClusterMode:    *r.cluster,
+		ReadTimeout:      *r.timeout,
+		WriteTimeout:     *r.timeout,
 	}
 	user, byURL, err := r.addressed(o)
 	if err != nil {
@@ -118,6 +123,9 @@ func (r *redisSettings) fits(o *redis.UniversalOptions) error {
 	}
 	if cluster && o.DB != 0 {
 		errs = append(errs, refuse("--%s-db is %d, but a Cluster has only 0", r.name, o.DB))
+	}
+	if o.ReadTimeout <= 0 {
+		errs = append(errs, refuse("--%s-timeout is %v; it must be positive", r.name, o.ReadTimeout))
 	}
 	if o.DB < 0 {
 		errs = append(errs, refuse("--%s-db is %d; it must be 0 or more", r.name, o.DB))

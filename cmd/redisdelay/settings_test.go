@@ -181,6 +181,8 @@ func TestInvalidSettingsAreRefused(t *testing.T) {
 		{[]string{redis, "--redis-username=u"}, nil, "--redis-username needs a password: set --redis-password-file"},
 		{nil, []string{"REDISDELAY_REDIS=redis://u@a"}, "--redis-username needs a password: set --redis-password-file"},
 		{[]string{redis, "--redis-sentinel-master=m", "--redis-sentinel-username=u"}, nil, "--redis-sentinel-username needs a password: set --redis-sentinel-password-file"},
+		{[]string{redis, "--redis-timeout=0s"}, nil, "--redis-timeout is 0s; it must be positive"},
+		{[]string{redis}, []string{"REDISDELAY_REDIS_TIMEOUT=3"}, `"3"`},
 		{[]string{redis, "--redis-tls-insecure"}, nil, "--redis-tls-insecure has no effect without --redis-tls"},
 		{[]string{redis, "--redis-tls", "--redis-tls-ca=/nowhere"}, nil, "--redis-tls-ca: open /nowhere"},
 		{[]string{redis, "--redis-tls", "--redis-tls-ca", file(t, "not PEM")}, nil, "has no PEM certificate"},
@@ -213,14 +215,16 @@ func TestRedisOptionsFollowTheSettings(t *testing.T) {
 	require.Equal(t, []any{"user", "pass", 3}, []any{single.Username, single.Password, single.DB})
 	require.NotNil(t, single.TLSConfig)
 	require.False(t, single.TLSConfig.InsecureSkipVerify)
+	require.Equal(t, []time.Duration{3 * time.Second, 3 * time.Second}, []time.Duration{single.ReadTimeout, single.WriteTimeout})
 
 	sentinel, err := reading(t, []string{"REDISDELAY_REDIS_SENTINEL_PASSWORD=s", "REDISDELAY_REDIS_PASSWORD=r"},
-		"--redis=a:1,b:2", "--redis-sentinel-master=m", "--redis-sentinel-username=watcher", "--redis-username=relay", "--redis-db=1").redis.options()
+		"--redis=a:1,b:2", "--redis-sentinel-master=m", "--redis-sentinel-username=watcher", "--redis-username=relay", "--redis-db=1", "--redis-timeout=5s").redis.options()
 	require.NoError(t, err)
 	require.Equal(t, []string{"a:1", "b:2"}, sentinel.Addrs)
 	require.Equal(t, []any{"m", "watcher", "s", "relay", "r", 1},
 		[]any{sentinel.MasterName, sentinel.SentinelUsername, sentinel.SentinelPassword, sentinel.Username, sentinel.Password, sentinel.DB})
 	require.Nil(t, sentinel.TLSConfig)
+	require.Equal(t, 5*time.Second, sentinel.ReadTimeout)
 
 	cluster, err := reading(t, nil, "--redis=a:1", "--redis-cluster", "--redis-tls", "--redis-tls-server-name=x", "--redis-tls-insecure").redis.options()
 	require.NoError(t, err)

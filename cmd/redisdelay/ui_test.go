@@ -122,7 +122,7 @@ func TestUIRefusesUnsafeSettings(t *testing.T) {
 // A page with contents, over a topic whose message has secrets.
 func (w *world) secretPage(t *testing.T, environment []string, args ...string) (body string) {
 	t.Helper()
-	_, address := page(t, append([]string{"REDISDELAY_REDIS=" + w.addr}, environment...), append([]string{"--contents"}, args...)...)
+	_, address := page(t, append(w.environment(), environment...), append([]string{"--contents"}, args...)...)
 	request, err := http.NewRequest(http.MethodGet, address+"message?t=orders&name=named", nil)
 	require.NoError(t, err)
 	status, body := loaded(t, request)
@@ -212,7 +212,7 @@ func TestUIRefusesProxiesAndOtherSites(t *testing.T) {
 	t.Parallel()
 	w := newSecrets(t)
 	const same = "Sec-Fetch-Site: same-origin"
-	environment := []string{"REDISDELAY_REDIS=" + w.addr}
+	environment := w.environment()
 	_, plain := page(t, environment, "--write")
 	_, behind := page(t, environment, "--write", "--public-url", "https://ops.example.com/delays", "--proxies", "127.0.0.1/32")
 	own := strings.TrimSuffix(plain, "/")
@@ -247,7 +247,7 @@ func TestUIRefusesProxiesAndOtherSites(t *testing.T) {
 func TestUILimitsGuesses(t *testing.T) {
 	t.Parallel()
 	w := newSecrets(t)
-	_, address := page(t, []string{"REDISDELAY_REDIS=" + w.addr, "REDISDELAY_UI_PASSWORD=tea"}, "--ui-user", "ann", "--proxies", "127.0.0.1/32")
+	_, address := page(t, append(w.environment(), "REDISDELAY_UI_PASSWORD=tea"), "--ui-user", "ann", "--proxies", "127.0.0.1/32")
 	basic := func(password string) string {
 		return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("ann:"+password))
 	}
@@ -302,7 +302,7 @@ func TestActsOfUIAreByAs(t *testing.T) {
 		"with a proxy": {nil, []string{"--as", "olga", "--proxy-header", "X-User", "--proxies", "127.0.0.1/32"}, []string{"X-User: bob"}, "bob"},
 	} {
 		w := newSecrets(t)
-		_, address := page(t, append([]string{"REDISDELAY_REDIS=" + w.addr}, c.environment...), append([]string{"--write"}, c.args...)...)
+		_, address := page(t, append(w.environment(), c.environment...), append([]string{"--write"}, c.args...)...)
 		status, body := send(t, http.MethodPost, address+"pause", append(c.headers, "Origin: "+strings.TrimSuffix(address, "/"))...)
 		require.Equal(t, http.StatusSeeOther, status, "%s: %s", name, body)
 		acts, _, err := w.admin.Acts(t.Context(), "", 0)
@@ -318,7 +318,7 @@ func TestALongPayloadCostsThePageLittle(t *testing.T) {
 	server := redistest.Start(t)
 	w := newWorld(t, server.Client(t), server.Addr())
 	w.publish("orders", "u", "["+strings.Repeat(`{"id":12345,"name":"somebody","token":"x"},`, 190_000)+"1]", redisdelay.DelayKey, "1h", redisdelay.DelayIDKey, "named")
-	p, address := page(t, []string{"REDISDELAY_REDIS=" + w.addr}, "--contents")
+	p, address := page(t, w.environment(), "--contents")
 	address += "message?t=orders&name=named"
 	status, body := send(t, http.MethodGet, address)
 	require.Equal(t, http.StatusOK, status)

@@ -39,6 +39,11 @@ func newWorld(t *testing.T, client redis.UniversalClient, addr string) *world {
 	return &world{t: t, client: client, addr: addr, admin: operator, publisher: publisher}
 }
 
+// environment has commands look there. A busy machine may be slow to answer.
+func (w *world) environment() []string {
+	return []string{"REDISDELAY_REDIS=" + w.addr, "REDISDELAY_REDIS_TIMEOUT=30s"}
+}
+
 // publish publishes a message with the payload, and metadata key, value, key, value.
 func (w *world) publish(topic, uuid, payload string, metadata ...string) {
 	w.t.Helper()
@@ -176,13 +181,13 @@ func (w *world) tail(do func(), args ...string) (status int, stdout, stderr stri
 func (w *world) hear(ctx context.Context, text string, do func(), args ...string) (status int, stdout, stderr string) {
 	var out strings.Builder
 	errs := &heard{text: text, do: do}
-	status = run(ctx, args, system{environment: []string{"REDISDELAY_REDIS=" + w.addr}, stdin: strings.NewReader(""), stdout: &out, stderr: errs})
+	status = run(ctx, args, system{environment: w.environment(), stdin: strings.NewReader(""), stdout: &out, stderr: errs})
 	return status, out.String(), errs.String()
 }
 
 func (w *world) with(ctx context.Context, stdin string, args ...string) (status int, stdout, stderr string) {
 	var out, errs strings.Builder
-	sys := system{environment: []string{"REDISDELAY_REDIS=" + w.addr}, stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs, completes: patience}
+	sys := system{environment: w.environment(), stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs, completes: patience}
 	status = run(ctx, args, sys)
 	return status, out.String(), errs.String()
 }
@@ -190,7 +195,7 @@ func (w *world) with(ctx context.Context, stdin string, args ...string) (status 
 // id returns the ID of the message with a UUID.
 func (w *world) id(topic, uuid string) string {
 	w.t.Helper()
-	a := newApp(system{environment: []string{"REDISDELAY_REDIS=" + w.addr}})
+	a := newApp(system{environment: w.environment()})
 	a.out = newOutput(a.sys, false)
 	m, _, err := a.find(w.t.Context(), w.admin, topic, uuid, naming{by: "uuid"})
 	require.NoError(w.t, err)
