@@ -17,7 +17,7 @@ import (
 func withoutConnections(t *testing.T, s redistest.Server, change ...func(*redisdelay.SubscriberConfig)) {
 	t.Helper()
 	dies := s
-	dies.Client = clientOf(t, s.Client.(*redis.Client).Options().Addr)
+	dies.Client = another(t, s)
 	has := subscribe(t, dies, "t", change...)
 	publish(t, newPublisher(t, s), "t", "x")
 	receive(t, has)

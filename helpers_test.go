@@ -80,11 +80,15 @@ func serverTime(t testing.TB, s redistest.Server) time.Time {
 
 // another is one more client of the server.
 func another(t *testing.T, s redistest.Server) *redis.Client {
-	return clientOf(t, s.Client.(*redis.Client).Options().Addr)
+	return clientWith(t, s.Client.(*redis.Client).Options())
 }
 
 func clientOf(t *testing.T, addr string) *redis.Client {
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	return clientWith(t, &redis.Options{Addr: addr})
+}
+
+func clientWith(t *testing.T, options *redis.Options) *redis.Client {
+	client := redis.NewClient(options)
 	t.Cleanup(func() { _ = client.Close() })
 	return client
 }

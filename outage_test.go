@@ -120,8 +120,8 @@ func (loading) RedisError()   {}
 
 func TestAnOutageOfSeveralKindsIsLoggedOnce(t *testing.T) {
 	t.Parallel()
-	mini, _ := redistest.Embedded(t)
-	s := redistest.On(t, clientOf(t, mini.Addr()), "test")
+	_, client := redistest.Embedded(t)
+	s := redistest.On(t, client, "test")
 	calls, claims := counter(s.Client, s.Prefix), counter(s.Client, ":claim:")
 	faults := failing(s.Client, s.Prefix)
 	book := &logbook{}

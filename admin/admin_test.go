@@ -396,7 +396,7 @@ func TestPauseStopsAllProcessesAndResumeStartsThem(t *testing.T) {
 		const processes, rounds = 8, 3
 		received := make(chan *message.Message)
 		for range processes {
-			client := redis.NewClient(&redis.Options{Addr: s.Client.(*redis.Client).Options().Addr})
+			client := redis.NewClient(s.Client.(*redis.Client).Options())
 			t.Cleanup(func() { _ = client.Close() })
 			messages := s.subscribe(t, "a", func(c *redisdelay.SubscriberConfig) { c.Client = client })
 			go func() {

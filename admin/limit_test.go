@@ -276,7 +276,7 @@ func TestALimitOutlastsARestartOfTheServer(t *testing.T) {
 func TestLimitsThatAnErrorLeavesLowerAreNamed(t *testing.T) {
 	eachPartition(t, func(t *testing.T, p *partitioned) {
 		require.NoError(t, only(p.admin.SetLimit(ctx, topic, "billing", admin.Limit{Rate: 60, Burst: 60, AtOnce: 60})))
-		client := redis.NewClient(&redis.Options{Addr: p.Client.(*redis.Client).Options().Addr})
+		client := redis.NewClient(p.Client.(*redis.Client).Options())
 		defer client.Close()
 		a, err := admin.New(admin.Config{Client: client, KeyPrefix: p.Prefix})
 		require.NoError(t, err)

@@ -297,7 +297,7 @@ var containers = []string{"client", "config", "pubsub", "script"}
 func commandsOf(t *testing.T, op operation, fixture func() *torn) []string {
 	t.Helper()
 	first, second := fixture(), fixture()
-	client := redis.NewClient(&redis.Options{Addr: first.Client.(*redis.Client).Options().Addr})
+	client := redis.NewClient(first.Client.(*redis.Client).Options())
 	defer client.Close()
 	a, err := admin.New(admin.Config{Client: client, KeyPrefix: first.Prefix})
 	require.NoError(t, err)

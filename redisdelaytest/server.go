@@ -88,9 +88,11 @@ func New(config Config) (*Server, error) {
 		now = time.Now()
 	}
 	mini.SetTime(now.Truncate(time.Millisecond))
+	// The server runs one command at a time in this process, so it may be slow on a busy machine.
+	client := redis.NewClient(&redis.Options{Addr: mini.Addr(), ReadTimeout: 30 * time.Second})
 	s := &Server{
 		mini:     mini,
-		client:   servers.MustClient(redis.NewClient(&redis.Options{Addr: mini.Addr()})),
+		client:   servers.MustClient(client),
 		prefix:   cmp.Or(config.KeyPrefix, redisdelay.DefaultKeyPrefix),
 		fail:     func(err error) { panic(err) },
 		patience: awaitTimeout,

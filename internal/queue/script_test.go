@@ -150,7 +150,7 @@ func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 func TestScriptsLostAgainAtOnceAreSentWhole(t *testing.T) {
 	own(t, func(t *testing.T, w *world) {
-		other := redis.NewClient(&redis.Options{Addr: w.Client.(*redis.Client).Options().Addr})
+		other := redis.NewClient(w.Client.(*redis.Client).Options())
 		defer other.Close()
 		flush := func() { require.NoError(t, other.ScriptFlush(ctx).Err()) }
 		flush()

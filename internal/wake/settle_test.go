@@ -35,7 +35,7 @@ func TestSettleWaitsForAllReceiversOfTheServer(t *testing.T) {
 	t.Parallel()
 	mini, client := redistest.Embedded(t)
 	s := redistest.Server{Client: client, Prefix: "own"}
-	own := redis.NewClient(&redis.Options{Addr: mini.Addr()})
+	own := redis.NewClient(client.(*redis.Client).Options())
 	defer own.Close()
 	one, two := mailbox(t, s), mailbox(t, redistest.Server{Client: own, Prefix: "own"})
 	_, elsewhere := redistest.Embedded(t)
