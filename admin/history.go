@@ -208,6 +208,7 @@ func (e Ended) String() string {
 type HistoryFilter struct {
 	Group             string // "": of all groups, and of messages that ended before a group had them
 	ID, UUID, DelayID string
+	Name              string    // any of these three; "" means any line
 	From, To          time.Time // when they ended: From is the first instant, To the first one after
 
 	Limit  int    // lines in a page at most; default 100, at most 1,000
@@ -215,7 +216,8 @@ type HistoryFilter struct {
 }
 
 func (f HistoryFilter) fits(e queue.Ended) bool {
-	return (f.ID == "" || f.ID == e.ID) && (f.UUID == "" || f.UUID == e.UUID) && (f.DelayID == "" || f.DelayID == e.DelayID)
+	return (f.ID == "" || f.ID == e.ID) && (f.UUID == "" || f.UUID == e.UUID) && (f.DelayID == "" || f.DelayID == e.DelayID) &&
+		(f.Name == "" || f.Name == e.ID || f.Name == e.UUID || f.Name == e.DelayID)
 }
 
 // HistoryPage is a page of History.
@@ -238,7 +240,7 @@ const (
 // step returns how many lines a call reads of each of some histories. Without a name each line that
 // is read is in the page or tells that there are more.
 func (f HistoryFilter) step(limit, histories int) int {
-	if f.ID == "" && f.UUID == "" && f.DelayID == "" {
+	if f.ID == "" && f.UUID == "" && f.DelayID == "" && f.Name == "" {
 		return min(limit+1, historyStep)
 	}
 	return max(min(historyReach/2/max(histories, 1), historyStep), 10)

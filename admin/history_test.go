@@ -53,10 +53,10 @@ func TestWhatBecameOfAMessageIsKnown(t *testing.T) {
 		report, err := s.admin.Check(ctx, topic)
 		require.NoError(t, err)
 		require.False(t, slices.ContainsFunc(report.Findings, func(f admin.Finding) bool { return f.Kind == "key" }), "a history expires: %+v", report.Findings)
-		for _, f := range []admin.HistoryFilter{{ID: line.ID}, {UUID: line.UUID}, {Group: "a"}, {From: line.At.Add(-time.Minute), To: line.At.Add(time.Minute)}} {
+		for _, f := range []admin.HistoryFilter{{ID: line.ID}, {UUID: line.UUID}, {Name: line.ID}, {Name: line.UUID}, {Name: line.DelayID}, {Group: "a"}, {From: line.At.Add(-time.Minute), To: line.At.Add(time.Minute)}} {
 			require.Len(t, s.history(t, f), 1, "%+v", f)
 		}
-		for _, f := range []admin.HistoryFilter{{ID: "x"}, {UUID: "x"}, {DelayID: "x"}, {Group: "plain"}, {From: line.At.Add(time.Minute)}, {To: line.At.Add(-time.Minute)}} {
+		for _, f := range []admin.HistoryFilter{{ID: "x"}, {UUID: "x"}, {DelayID: "x"}, {Name: "x"}, {Group: "plain"}, {From: line.At.Add(time.Minute)}, {To: line.At.Add(-time.Minute)}} {
 			require.Empty(t, s.history(t, f), "%+v", f)
 		}
 	})

@@ -53,18 +53,8 @@ func (d *Dashboard) ended(c *call) (*view, error) {
 
 // readEnded returns messages that ended, of any name if name is "".
 func (d *Dashboard) readEnded(ctx context.Context, topic, name, cursor string) (admin.HistoryPage, error) {
-	return cached(ctx, &d.reads, fmt.Sprintf("ended:%q:%q:%s", name, cursor, topic), func(ctx context.Context) (page admin.HistoryPage, err error) {
-		filters := []admin.HistoryFilter{{ID: name}, {DelayID: name}, {UUID: name}}
-		if name == "" {
-			filters = filters[:1]
-		}
-		for _, f := range filters {
-			f.Limit, f.Cursor = 50, cursor
-			if page, err = d.admin.History(ctx, topic, f); err != nil || len(page.Ended) > 0 {
-				break
-			}
-		}
-		return page, err
+	return cached(ctx, &d.reads, fmt.Sprintf("ended:%q:%q:%s", name, cursor, topic), func(ctx context.Context) (admin.HistoryPage, error) {
+		return d.admin.History(ctx, topic, admin.HistoryFilter{Name: name, Limit: 50, Cursor: cursor})
 	})
 }
 

@@ -143,34 +143,27 @@ func (a *app) showEnded(ctx context.Context, operator *admin.Admin, topic, name 
 	if !errors.Is(missing, admin.ErrNotFound) && !errors.Is(missing, admin.ErrTooLate) {
 		return missing
 	}
-	byID, byDelayID, byUUID := admin.HistoryFilter{ID: name}, admin.HistoryFilter{DelayID: name}, admin.HistoryFilter{UUID: name}
-	filters := map[string][]admin.HistoryFilter{"id": {byID}, "delay-id": {byDelayID}, "uuid": {byUUID}}[by.by]
-	switch {
-	case by.by == "" && isID.MatchString(name):
-		filters = []admin.HistoryFilter{byID}
-	case by.by == "":
-		filters = []admin.HistoryFilter{byDelayID, byUUID}
+	filter, ok := map[string]admin.HistoryFilter{"id": {ID: name}, "delay-id": {DelayID: name}, "uuid": {UUID: name}}[by.by]
+	if !ok {
+		filter.Name = name
 	}
-	for _, f := range filters {
-		page, err := firstEnded(ctx, operator, topic, f)
-		if err != nil { // the user may not read the history
-			a.out.note("What became of the message is not known: %v", err)
-			return missing
-		}
-		if len(page.Ended) == 0 {
-			continue
-		}
-		last := page.Ended[0]
-		m := endedMessage{ID: last.ID, UUID: last.UUID, DelayID: last.DelayID}
-		for _, e := range page.Ended { // of a delay ID that had several messages: the last one
-			if e.ID == last.ID {
-				m.Ended = append(m.Ended, e)
-			}
-		}
-		a.sayEnded(m)
-		return nil
+	page, err := firstEnded(ctx, operator, topic, filter)
+	if err != nil { // the user may not read the history
+		a.out.note("What became of the message is not known: %v", err)
+		return missing
 	}
-	return missing
+	if len(page.Ended) == 0 {
+		return missing
+	}
+	last := page.Ended[0]
+	m := endedMessage{ID: last.ID, UUID: last.UUID, DelayID: last.DelayID}
+	for _, e := range page.Ended { // of a delay ID that had several messages: the last one
+		if e.ID == last.ID {
+			m.Ended = append(m.Ended, e)
+		}
+	}
+	a.sayEnded(m)
+	return nil
 }
 
 // firstEnded returns the first page of a history that has a message, or the last one.
