@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -100,7 +101,9 @@ func (a *app) advised(err error) error {
 	}
 	text := err.Error()
 	name := a.redis.name + "-password"
+	dialing := new(net.OpError)
 	switch {
+	case errors.As(err, &dialing) && dialing.Op == "dial":
 	case errors.Is(err, os.ErrDeadlineExceeded) && a.running != a.relay: // a relay speaks with others, too
 		return fmt.Errorf("%w\nRedis did not answer within %v: it may be busy, or far; --%s-timeout says how long it may take", err, *a.redis.timeout, a.redis.name)
 	case strings.Contains(text, "NOAUTH"):

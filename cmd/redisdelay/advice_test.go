@@ -113,6 +113,36 @@ func TestARedisThatIsSlowIsNamed(t *testing.T) {
 	}
 }
 
+// A server that cannot be reached is not one that is slow to answer.
+func TestATimeoutOfDialingIsNoSlowRedis(t *testing.T) {
+	t.Parallel()
+	a, err := parsed(nil, "--redis", "redis.test")
+	require.NoError(t, err)
+	for op, want := range map[string]bool{"dial": false, "read": true, "write": true} {
+		err = a.advised(fmt.Errorf("acts: %w", &net.OpError{Op: op, Net: "tcp", Err: os.ErrDeadlineExceeded}))
+		require.Equal(t, want, strings.Contains(err.Error(), "Redis did not answer within 3s"), op)
+	}
+}
+
+// A completion ends in its own time, however long a call to Redis may take.
+func TestACompletionDoesNotWaitForASlowRedis(t *testing.T) {
+	t.Parallel()
+	mute, asked := silent(t)
+	ended := make(chan string, 1)
+	go func() {
+		var out, errs strings.Builder
+		run(t.Context(), []string{"__complete", "topics", "--redis", mute, "--redis-timeout", "1h", ""},
+			system{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, completes: time.Second})
+		ended <- out.String()
+	}()
+	select {
+	case out := <-ended:
+		require.Contains(t, out, ":1") // an error: the shell completes nothing
+	case <-time.After(patience):
+		require.Fail(t, "the completion waits", "asked: %d", len(asked))
+	}
+}
+
 func TestPasswordsThatAreMissingOrWrongAreNamed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -44,7 +44,7 @@ func declareRedis(s *settings, name, usage string) *redisSettings {
 		sentinelUsername: s.text(name+"-sentinel-username", "", "user of the Sentinels"),
 		sentinelPassword: s.secret(name+"-sentinel-password", "the password of the Sentinels"),
 		tls:              declareTLS(s, name, "; or use `rediss://`"),
-		timeout:          s.duration(name+"-timeout", 3*time.Second, "how long Redis may take to answer a call"),
+		timeout:          s.duration(name+"-timeout", 3*time.Second, "how long Redis may take to answer one attempt of a call"),
 	}
 }
 
@@ -58,6 +58,8 @@ func (r *redisSettings) options() (*redis.UniversalOptions, error) {
 		IsClusterMode:    *r.cluster,
 		ReadTimeout:      *r.timeout,
 		WriteTimeout:     *r.timeout,
+		// Probes, scrapes, pages and completions have limits of their own.
+		ContextTimeoutEnabled: true,
 	}
 	user, byURL, err := r.addressed(o)
 	if err != nil {

@@ -59,8 +59,9 @@ func (a *app) tail(ctx context.Context, topic string, t tailing) error {
 	}
 	if t.lasts > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, t.lasts)
+		ctx, cancel = context.WithCancel(ctx) // a deadline would make an error of the call under way
 		defer cancel()
+		defer time.AfterFunc(t.lasts, cancel).Stop()
 	}
 	began := func() {
 		a.out.note("Looking at topic %q, until Ctrl-C.", topic)

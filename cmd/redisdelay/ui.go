@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
@@ -147,7 +148,7 @@ func (a *app) startDemo(ctx context.Context) (stop func() error, err error) {
 	if err := server.Start(); err != nil {
 		return nil, err
 	}
-	a.client = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	a.client = redis.NewClient(&redis.Options{Addr: server.Addr(), ReadTimeout: 30 * time.Second}) // it shares the processor
 	running, cancel := context.WithCancel(ctx)
 	began, ended := make(chan struct{}), make(chan error, 1)
 	go func() { ended <- demo.Run(running, a.client, *a.keyPrefix, func() { close(began) }) }()
