@@ -568,3 +568,13 @@ func emptyWorld(t *testing.T) *world {
 	server := redistest.Start(t, "--appendonly", "yes")
 	return newWorld(t, server.Client(t), server.Addr())
 }
+
+// The end of the time of --for is no error.
+func TestTailEndsWhenItIsTold(t *testing.T) {
+	t.Parallel()
+	w := emptyWorld(t)
+	w.publish("orders", "m", "", "delay", "1h")
+	status, _, said := w.tail(func() {}, "orders", "--for", "50ms")
+	require.Zero(t, status, said)
+	require.NotContains(t, said, "deadline")
+}
