@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/testkit"
@@ -31,6 +32,7 @@ func TestDelayOnErrorGrowsUpToItsMaxInterval(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
 		expectDrained(t, s)
+		nacks := noteNacks(s)
 		intervals := []time.Duration{60, 120, 240, 300, 300}
 		failing := newFailing(middleware.DelayOnError{
 			InitialInterval: 60 * time.Millisecond, Multiplier: 2, MaxInterval: 300 * time.Millisecond,
@@ -40,59 +42,60 @@ func TestDelayOnErrorGrowsUpToItsMaxInterval(t *testing.T) {
 		start(t, router)
 
 		publisher := newPublisher(t, s)
-		untilExact(t, func() (over []time.Duration) {
-			publish(t, publisher, "order", 0)
-			last := failing.next(t)
-			require.Empty(t, last.metadata.Get(delay.DelayedForKey))
-			for i, interval := range intervals {
-				interval *= time.Millisecond
-				again := failing.next(t)
-				require.Equal(t, i+2, again.delivery.Number)
-				require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
-				over = append(over, requireGap(t, last, again, interval))
-				last = again
-			}
-			return over
-		})
+		publish(t, publisher, "order", 0)
+		last := failing.next(t)
+		require.Empty(t, last.metadata.Get(delay.DelayedForKey))
+		for i, interval := range intervals {
+			interval *= time.Millisecond
+			again := failing.next(t)
+			require.Equal(t, i+2, again.delivery.Number)
+			require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
+			nacks.requireGap(t, last, again, interval)
+			last = again
+		}
 	})
 }
 
-// untilExact does something that shows how much longer than they were to messages waited, until one
-// of them did not. A busy machine makes many of them late, but not all.
-func untilExact(t testing.TB, round func() (over []time.Duration)) {
-	t.Helper()
-	least := time.Hour
-	for range 5 {
-		least = min(least, slices.Min(round()))
-		if least < exact {
-			return
-		}
-	}
-	require.Less(t, least, exact, "all of them came late")
+// nacks tell when the server had each nack: at the latest when it had answered.
+type nacks struct {
+	prefix string
+	mu     sync.Mutex
+	known  map[string]chan time.Time // by the key of what the group holds
 }
 
-// exact is how late a message is at most where nothing else keeps the machine busy, and far more
-// than it is.
-const exact = 20 * time.Millisecond
+// noteNacks notes the nacks of the subscribers that use the client of s.
+func noteNacks(s redistest.Server) *nacks {
+	noted := &nacks{prefix: s.Prefix, known: map[string]chan time.Time{}}
+	s.Client.AddHook(redistest.AfterEach(func(call redis.Cmder) {
+		if args := call.Args(); call.Name() == "evalsha" && queue.ScriptName(args[1].(string)) == "nack" {
+			noted.of(args[3].(string)) <- time.Now()
+		}
+	}))
+	return noted
+}
 
-// requireGap checks that a message that failed waited for as long as it was to, and not much
-// longer. It returns how much longer, from handler to handler.
-func requireGap(t testing.TB, failed, again sighting, interval time.Duration) (over time.Duration) {
+func (n *nacks) of(held string) chan time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.known[held] == nil {
+		n.known[held] = make(chan time.Time, 100)
+	}
+	return n.known[held]
+}
+
+// requireGap checks that a message that failed waited for as long as it was to, from when the
+// server heard of the failure, and then came. It takes the next nack of the group.
+func (n *nacks) requireGap(t testing.TB, failed, again sighting, interval time.Duration) {
 	t.Helper()
-	over = again.at.Sub(failed.at) - interval
+	held := queue.NewKeys(n.prefix, failed.delivery.Topic).Unack(failed.delivery.Group)
+	known := testkit.Wait(t, n.of(held), "the reply to a nack")
 	if interval == 0 { // the message keeps its place, and its due time
 		require.Equal(t, failed.delivery.DueAt, again.delivery.DueAt)
-		require.Less(t, over, prompt, "came late")
-		return over
+		require.Less(t, again.at.Sub(failed.at), prompt, "came late")
+		return
 	}
+	requireBetween(t, again.delivery.DueAt, failed.at.Add(interval), known.Add(interval))
 	requireOnTime(t, again.delivery, again.at)
-	// The server counts from when it hears of the failure.
-	gap := again.delivery.DueAt.Sub(failed.at.Truncate(time.Millisecond))
-	require.GreaterOrEqual(t, gap, interval, "came early")
-	require.Less(t, gap, interval+prompt, "came late")
-	t.Logf("interval %v: due %v after the failure, delivered %v after that", interval,
-		again.delivery.DueAt.Sub(failed.at).Round(time.Microsecond), again.at.Sub(again.delivery.DueAt).Round(time.Microsecond))
-	return over
 }
 
 // The intervals are exact, and begin with InitialInterval however long the message was delayed at
@@ -271,6 +274,7 @@ func TestDelayOnErrorOfTwoGroupsIsIndependent(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
 		expectDrained(t, s)
+		nacks := noteNacks(s)
 		ofGroup := func(group string) *redisdelay.Subscriber {
 			return newSubscriber(t, s, func(c *redisdelay.SubscriberConfig) { c.ConsumerGroup = group })
 		}
@@ -287,28 +291,25 @@ func TestDelayOnErrorOfTwoGroupsIsIndependent(t *testing.T) {
 		content.add(router, "content", ofGroup("content"))
 		start(t, router)
 		publisher := newPublisher(t, s)
-		untilExact(t, func() (over []time.Duration) {
-			publish(t, publisher, "order", 50*time.Millisecond)
-			for _, group := range []struct {
-				failing   *failing
-				intervals []time.Duration
-			}{
-				{slow, []time.Duration{150 * time.Millisecond, 300 * time.Millisecond}},
-				{fast, []time.Duration{20 * time.Millisecond, 60 * time.Millisecond, 180 * time.Millisecond}},
-				{content, nil},
-			} {
-				last := group.failing.next(t)
-				require.Empty(t, last.metadata.Get(delay.DelayedForKey))
-				for i, interval := range group.intervals {
-					again := group.failing.next(t)
-					require.Equal(t, i+2, again.delivery.Number)
-					require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
-					over = append(over, requireGap(t, last, again, interval))
-					last = again
-				}
+		publish(t, publisher, "order", 50*time.Millisecond)
+		for _, group := range []struct {
+			failing   *failing
+			intervals []time.Duration
+		}{
+			{slow, []time.Duration{150 * time.Millisecond, 300 * time.Millisecond}},
+			{fast, []time.Duration{20 * time.Millisecond, 60 * time.Millisecond, 180 * time.Millisecond}},
+			{content, nil},
+		} {
+			last := group.failing.next(t)
+			require.Empty(t, last.metadata.Get(delay.DelayedForKey))
+			for i, interval := range group.intervals {
+				again := group.failing.next(t)
+				require.Equal(t, i+2, again.delivery.Number)
+				require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
+				nacks.requireGap(t, last, again, interval)
+				last = again
 			}
-			return over
-		})
+		}
 	})
 }
 
@@ -318,6 +319,7 @@ func TestDelayOnErrorOfAMessageThatAHandlerSent(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
 		expectDrained(t, s)
+		nacks := noteNacks(s)
 		sender := newPublisher(t, s)
 		failing := newFailing(middleware.DelayOnError{
 			InitialInterval: 30 * time.Millisecond, Multiplier: 2, MaxInterval: time.Hour,
@@ -332,14 +334,12 @@ func TestDelayOnErrorOfAMessageThatAHandlerSent(t *testing.T) {
 		failing.add(router, "remind", newSubscriber(t, s))
 		start(t, router)
 		publisher := newPublisher(t, s)
-		untilExact(t, func() []time.Duration {
-			require.NoError(t, publisher.Publish("placed", message.NewMessage("order", nil)))
-			first := failing.next(t)
-			require.Empty(t, first.metadata.Get(delay.DelayedForKey), "not where DelayOnError is to begin")
-			again := failing.next(t)
-			require.Equal(t, "30ms", again.metadata.Get(delay.DelayedForKey))
-			return []time.Duration{requireGap(t, first, again, 30*time.Millisecond)}
-		})
+		require.NoError(t, publisher.Publish("placed", message.NewMessage("order", nil)))
+		first := failing.next(t)
+		require.Empty(t, first.metadata.Get(delay.DelayedForKey), "not where DelayOnError is to begin")
+		again := failing.next(t)
+		require.Equal(t, "30ms", again.metadata.Get(delay.DelayedForKey))
+		nacks.requireGap(t, first, again, 30*time.Millisecond)
 	})
 }
 
@@ -358,6 +358,7 @@ func TestDelayOnErrorGoesOnWhereTheMessageIsPassedOn(t *testing.T) {
 			t.Parallel()
 			redistest.Real(t, func(t *testing.T, s redistest.Server) {
 				expectDrained(t, s)
+				nacks := noteNacks(s)
 				onError := middleware.DelayOnError{InitialInterval: 30 * time.Millisecond, Multiplier: 2, MaxInterval: time.Hour}
 				router := newRouter(t)
 				router.AddHandler("pass", "placed", newSubscriber(t, s), topic, newPublisher(t, s),
@@ -378,7 +379,7 @@ func TestDelayOnErrorGoesOnWhereTheMessageIsPassedOn(t *testing.T) {
 				require.Equal(t, 1, first.delivery.Number)
 				again := failing.next(t)
 				require.Equal(t, test.got.String(), again.metadata.Get(delay.DelayedForKey))
-				requireGap(t, first, again, test.got)
+				nacks.requireGap(t, first, again, test.got)
 			})
 		})
 	}
@@ -443,6 +444,7 @@ func TestDelayOnErrorCutsItsMultiplierAndBackoffDoesNot(t *testing.T) {
 			t.Parallel()
 			redistest.Real(t, func(t *testing.T, s redistest.Server) {
 				expectDrained(t, s)
+				nacks := noteNacks(s)
 				failing := newFailing(middleware.DelayOnError{
 					InitialInterval: initial, Multiplier: test.multiplier, MaxInterval: time.Hour,
 				}, len(test.want))
@@ -450,19 +452,14 @@ func TestDelayOnErrorCutsItsMultiplierAndBackoffDoesNot(t *testing.T) {
 				failing.add(router, "work", newSubscriber(t, s))
 				start(t, router)
 				publisher := newPublisher(t, s)
-				untilExact(t, func() (over []time.Duration) {
-					publish(t, publisher, "order", 0)
-					last := failing.next(t)
-					for _, interval := range test.want {
-						again := failing.next(t)
-						require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
-						if late := requireGap(t, last, again, interval); interval > 0 {
-							over = append(over, late)
-						}
-						last = again
-					}
-					return over
-				})
+				publish(t, publisher, "order", 0)
+				last := failing.next(t)
+				for _, interval := range test.want {
+					again := failing.next(t)
+					require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
+					nacks.requireGap(t, last, again, interval)
+					last = again
+				}
 			})
 		})
 	}
@@ -470,6 +467,7 @@ func TestDelayOnErrorCutsItsMultiplierAndBackoffDoesNot(t *testing.T) {
 		t.Parallel()
 		redistest.Real(t, func(t *testing.T, s redistest.Server) {
 			expectDrained(t, s)
+			nacks := noteNacks(s)
 			got := make(sightings, 10)
 			router := newRouter(t)
 			router.AddConsumerHandler("work", topic, newSubscriber(t, s, func(c *redisdelay.SubscriberConfig) {
@@ -488,17 +486,14 @@ func TestDelayOnErrorCutsItsMultiplierAndBackoffDoesNot(t *testing.T) {
 			})
 			start(t, router)
 			publisher := newPublisher(t, s)
-			untilExact(t, func() (over []time.Duration) {
-				publish(t, publisher, "order", 0)
-				last := got.next(t)
-				for _, interval := range []time.Duration{initial, initial * 3 / 2, initial * 9 / 4} {
-					again := got.next(t)
-					require.Empty(t, again.metadata)
-					over = append(over, requireGap(t, last, again, interval))
-					last = again
-				}
-				return over
-			})
+			publish(t, publisher, "order", 0)
+			last := got.next(t)
+			for _, interval := range []time.Duration{initial, initial * 3 / 2, initial * 9 / 4} {
+				again := got.next(t)
+				require.Empty(t, again.metadata)
+				nacks.requireGap(t, last, again, interval)
+				last = again
+			}
 		})
 	})
 }

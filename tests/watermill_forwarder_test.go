@@ -212,6 +212,7 @@ func TestDelayOnErrorOfAForwardedMessage(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
 		expectDrained(t, s)
+		nacks := noteNacks(s)
 		forward(t, s, newSubscriber(t, s))
 		failing := newFailing(middleware.DelayOnError{
 			InitialInterval: 30 * time.Millisecond, Multiplier: 2, MaxInterval: time.Hour,
@@ -228,7 +229,7 @@ func TestDelayOnErrorOfAForwardedMessage(t *testing.T) {
 		require.Empty(t, first.metadata)
 		again := failing.next(t)
 		require.Equal(t, "30ms", again.metadata.Get(delay.DelayedForKey))
-		requireGap(t, first, again, 30*time.Millisecond)
+		nacks.requireGap(t, first, again, 30*time.Millisecond)
 	})
 }
 

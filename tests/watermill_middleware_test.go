@@ -358,6 +358,7 @@ func TestPanickingHandlerHasNacked(t *testing.T) {
 			t.Parallel()
 			redistest.Real(t, func(t *testing.T, s redistest.Server) {
 				expectDrained(t, s)
+				nacks := noteNacks(s)
 				onError := middleware.DelayOnError{InitialInterval: 50 * time.Millisecond, Multiplier: 2, MaxInterval: time.Hour}
 				got := make(sightings, 10)
 				router := newRouter(t)
@@ -381,7 +382,7 @@ func TestPanickingHandlerHasNacked(t *testing.T) {
 				for i, interval := range intervals {
 					again := got.next(t)
 					require.Equal(t, i+2, again.delivery.Number)
-					requireGap(t, last, again, interval)
+					nacks.requireGap(t, last, again, interval)
 					last = again
 				}
 			})

@@ -69,6 +69,7 @@ func TestPoisonQueueWithFilterAfterBackoff(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
 		expectDrained(t, s)
+		nacks := noteNacks(s)
 		publisher := newPublisher(t, s)
 		errHopeless := errors.New("hopeless")
 		hopeless, err := middleware.PoisonQueueWithFilter(publisher, "poison", func(err error) bool {
@@ -91,7 +92,7 @@ func TestPoisonQueueWithFilterAfterBackoff(t *testing.T) {
 		last := got.next(t)
 		for _, interval := range []time.Duration{20 * time.Millisecond, 40 * time.Millisecond} {
 			again := got.next(t)
-			requireGap(t, last, again, interval)
+			nacks.requireGap(t, last, again, interval)
 			last = again
 		}
 		msg, delivery := receive(t, poisoned)
@@ -107,6 +108,7 @@ func TestMessageIsKeptWhenItCannotBePoisoned(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
 		expectDrained(t, s)
+		nacks := noteNacks(s)
 		closed := newPublisher(t, s)
 		require.NoError(t, closed.Close())
 		got := make(sightings, 10)
@@ -124,7 +126,7 @@ func TestMessageIsKeptWhenItCannotBePoisoned(t *testing.T) {
 		first := got.next(t)
 		again := got.next(t)
 		require.Equal(t, 2, again.delivery.Number)
-		requireGap(t, first, again, 20*time.Millisecond)
+		nacks.requireGap(t, first, again, 20*time.Millisecond)
 	})
 }
 
