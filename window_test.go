@@ -12,6 +12,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/testkit"
 )
 
 // usualWindow is the setting of a Subscriber that says nothing about it.
@@ -136,26 +137,21 @@ func TestStrippedMetadataControlsNothing(t *testing.T) {
 // A message that expires while the window has it does not come to a group that takes it over late.
 // One that becomes a dead letter then is one of that group alone.
 func TestALaterGroupDoesNotGetWhatHasExpired(t *testing.T) {
-	both(t, func(t *testing.T, s redistest.Server) {
-		expiresIn := 2 * time.Second // after their deliveries, even on a busy machine
-		if s.Mini != nil {
-			s.Mini.SetTime(serverTime(t, s)) // its clock stands still
-		}
+	onMovedClock(t, func(t *testing.T, moved clocked) {
+		s := moved.Server
+		ofWindow := func(c *redisdelay.SubscriberConfig) { c.TakeoverWindow = never }
 		p := newPublisher(t, s)
-		a := subscribe(t, s, "t", inGroup("a"), usualWindow)
+		a := subscribe(t, s, "t", inGroup("a"), ofWindow, leaseOf(never))
 		drop, die := message.NewMessage("1", []byte("drop")), message.NewMessage("2", []byte("die"))
-		until := serverTime(t, s).Add(expiresIn)
+		until := serverTime(t, s).Add(time.Minute)
 		redisdelay.ExpireAt(drop, until, redisdelay.ExpiryDrop)
 		redisdelay.ExpireAt(die, until, redisdelay.ExpiryDead)
 		require.NoError(t, p.Publish("t", drop, die))
 		publish(t, p, "t", "stays")
 		require.Equal(t, []string{"drop", "die", "stays"}, consume(t, a, 3))
-		if s.Mini != nil {
-			s.Mini.SetTime(until.Add(time.Millisecond))
-		} else {
-			time.Sleep(time.Until(until) + 5*time.Millisecond)
-		}
-		b := subscribe(t, s, "t", inGroup("b"), usualWindow)
+		moved.move(time.Minute + time.Millisecond)
+		testkit.LookNow(t, s)
+		b := subscribe(t, s, "t", inGroup("b"), ofWindow)
 		require.Equal(t, []string{"stays"}, consume(t, b, 1))
 		operator := adminOf(t, s)
 		require.Eventually(t, func() bool {
