@@ -581,10 +581,12 @@ func TestKeyOfAWrongTypeFailsTheScriptAndChangesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			redistest.Real(t, func(t *testing.T, s redistest.Server) {
-				topics := 0
+				worlds := 0
 				fresh := func() (*world, func() error) {
-					topics++
-					w := newWorld(t, s, fmt.Sprint("topic", topics), "a", "b")
+					worlds++
+					own := s // a prefix of its own, because keys of the others may expire meanwhile
+					own.Prefix = fmt.Sprintf("%s.%d.", s.Prefix, worlds)
+					w := newWorld(t, own, fmt.Sprint("topic", worlds), "a", "b")
 					return w, prepare(w)
 				}
 				first, call := fresh()
@@ -596,7 +598,7 @@ func TestKeyOfAWrongTypeFailsTheScriptAndChangesNothing(t *testing.T) {
 
 				for i := range keys {
 					w, call := fresh()
-					key := w.rename(keysOf(calls[0])[i], first.topic.Name)
+					key := w.rename(keysOf(calls[0])[i], first)
 					require.NoError(t, w.Client.Del(ctx, key).Err())
 					if unused(name, key, w.keys) {
 						continue
@@ -617,12 +619,12 @@ func TestKeyOfAWrongTypeFailsTheScriptAndChangesNothing(t *testing.T) {
 	}
 }
 
-// rename returns the same key of another topic.
-func (w *world) rename(key, from string) string {
-	if key == from { // its stream
+// rename returns the same key of another world.
+func (w *world) rename(key string, from *world) string {
+	if key == from.topic.Name { // its stream
 		return w.topic.Name
 	}
-	return w.Prefix + ":{" + w.topic.Name + key[len(w.Prefix+":{"+from):]
+	return w.Prefix + ":{" + w.topic.Name + key[len(from.Prefix+":{"+from.topic.Name):]
 }
 
 // Commands outside of scripts name the key, too.
