@@ -17,6 +17,10 @@
 // [Server.AwaitScheduled], [Server.AwaitRetrying], [Server.AwaitDrained], or by means of the
 // program.
 //
+// The tokens of a limit (SubscriberConfig.Limit) come by the server's clock too. A lease that goes
+// back unused may lose its token. So move the clock until the messages have come, not just as far
+// as their number asks for.
+//
 // The clock of the program does not move. After an Advance, an instant from [time.Now] is in the
 // server's past. With redisdelay.DelayUntil or redisdelay.ExpireAt, the message is then due at once
 // or expired. Give the program [Server.Now] as its clock. Delays, as of
