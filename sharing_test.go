@@ -64,7 +64,7 @@ func TestASlowSubscriberDoesNotHoldUpAnother(t *testing.T) {
 				got := consume(t, slow, 500) // quick at first
 				other := subscribe(t, s, "t", inFlight(maxInFlight))
 				for range 5 { // one in the time of others
-					msg := receive(t, slow)
+					msg := receivePromptly(t, slow)
 					got = append(append(got, string(msg.Payload)), consumeFirst(t, other, 150)...)
 					require.True(t, msg.Ack())
 				}
@@ -90,16 +90,12 @@ func TestAnUnreadChannelHoldsOneMessageAtMost(t *testing.T) {
 	})
 }
 
-// consumeFirst consumes messages each of which is delivered for the first time, and none of which
-// comes so late that it needed a look of a subscription by itself. That covers lost wake-ups, and
-// would bring everything in the end.
+// consumeFirst consumes messages each of which comes promptly and for the first time.
 func consumeFirst(t *testing.T, messages <-chan *message.Message, n int) []string {
 	t.Helper()
 	payloads := make([]string, 0, n)
 	for range n {
-		began := time.Now()
-		msg := receive(t, messages)
-		require.Less(t, time.Since(began), 4*time.Second, "a poll may have brought it")
+		msg := receivePromptly(t, messages)
 		delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
 		require.Equal(t, 1, delivery.Number)
 		require.False(t, delivery.Redelivered)
@@ -107,6 +103,16 @@ func consumeFirst(t *testing.T, messages <-chan *message.Message, n int) []strin
 		require.True(t, msg.Ack())
 	}
 	return payloads
+}
+
+// receivePromptly receives a message before a subscription would look by itself, about five seconds
+// after it has last asked. That covers lost wake-ups, and brings everything in the end.
+func receivePromptly(t *testing.T, messages <-chan *message.Message) *message.Message {
+	t.Helper()
+	began := time.Now()
+	msg := receive(t, messages)
+	require.Less(t, time.Since(began), 4*time.Second, "a poll may have brought it")
+	return msg
 }
 
 // requireEach checks that each of n numbers came, and came once.

@@ -94,6 +94,7 @@ func (n *nacks) requireGap(t testing.TB, failed, again sighting, interval time.D
 		require.Less(t, again.at.Sub(failed.at), prompt, "came late")
 		return
 	}
+	require.Less(t, known.Sub(failed.at), prompt, "the server heard late")
 	requireBetween(t, again.delivery.DueAt, failed.at.Add(interval), known.Add(interval))
 	requireOnTime(t, again.delivery, again.at)
 }

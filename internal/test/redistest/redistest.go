@@ -97,7 +97,7 @@ func Addr(t testing.TB) string {
 func Client(t testing.TB) redis.UniversalClient {
 	t.Helper()
 	addr := Addr(t)
-	client := newClient(t, addr, 0)
+	client := newClient(t, addr, patience)
 	if err := client.Ping(context.Background()).Err(); err != nil {
 		t.Fatalf("REDIS_ADDR=%s does not answer PING: %v", addr, err)
 	}
@@ -108,9 +108,12 @@ func Client(t testing.TB) redis.UniversalClient {
 func Embedded(t testing.TB) (*miniredis.Miniredis, redis.UniversalClient) {
 	t.Helper()
 	mini := miniredis.RunT(t)
-	// miniredis runs one command at a time in this process, so it may be slow on a busy machine.
-	return mini, newClient(t, mini.Addr(), 30*time.Second)
+	return mini, newClient(t, mini.Addr(), patience)
 }
+
+// patience is how long clients wait for the answers of servers that many tests, or the processes of
+// one, keep busy. Such a server runs one command at a time.
+const patience = 30 * time.Second
 
 // newClient returns a client with a read timeout; 0 means the default of go-redis.
 func newClient(t testing.TB, addr string, timeout time.Duration) redis.UniversalClient {

@@ -68,7 +68,7 @@ func On(t testing.TB, client redis.UniversalClient, prefix string) Server {
 func newServer(t testing.TB, client redis.UniversalClient, mini *miniredis.Miniredis) Server {
 	prefix := uniquePrefix(t)
 	if mini == nil {
-		sweeper := newClient(t, Addr(t), 0) // as the test may close its client
+		sweeper := newClient(t, Addr(t), patience) // as the test may close its client
 		t.Cleanup(func() { deleteKeys(t, sweeper, prefix) })
 	}
 	s := On(t, client, prefix)
