@@ -142,7 +142,9 @@ type shareWatch struct {
 func watchShares(t testing.TB, s *redistest.Server, n int) *shareWatch {
 	t.Helper()
 	known := s.Client.(*redis.Client).Options() // it has what a client keeps for itself, too
-	fresh := func() *redis.Client { return redis.NewClient(&redis.Options{Addr: known.Addr, DB: known.DB}) }
+	fresh := func() *redis.Client {
+		return redis.NewClient(&redis.Options{Addr: known.Addr, DB: known.DB, ReadTimeout: known.ReadTimeout})
+	}
 	w := &shareWatch{s: *s, names: topics(t, topic, n), looks: fresh()}
 	client := fresh()
 	client.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
@@ -242,7 +244,7 @@ func TestASharesRaiseIsTakenBackIfTheNumberHasGrown(t *testing.T) {
 	testkit.Both(t, func(t *testing.T, s redistest.Server) {
 		asks := s
 		known := s.Client.(*redis.Client).Options()
-		client := redis.NewClient(&redis.Options{Addr: known.Addr, DB: known.DB})
+		client := redis.NewClient(&redis.Options{Addr: known.Addr, DB: known.DB, ReadTimeout: known.ReadTimeout})
 		t.Cleanup(func() { _ = client.Close() })
 		var armed atomic.Bool
 		first := "{" + topics(t, topic, 1)[0] + "}"

@@ -68,7 +68,8 @@ func (w *world) auditing(do map[int]func()) operate.Audit {
 
 func (w *world) auditingBy(hook *between) operate.Audit {
 	w.t.Helper()
-	client := redis.NewClient(&redis.Options{Addr: w.Client.(*redis.Client).Options().Addr})
+	same := w.Client.(*redis.Client).Options()
+	client := redis.NewClient(&redis.Options{Addr: same.Addr, ReadTimeout: same.ReadTimeout})
 	defer client.Close()
 	client.AddHook(hook)
 	audit, err := topicOf(client, w.Prefix, "topic").Audit(ctx)

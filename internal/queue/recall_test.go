@@ -254,7 +254,8 @@ func (b *before) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 // hooked returns the topic by a client that has a hook.
 func (w *world) hooked(hook redis.Hook) *operate.Topic {
-	client := redis.NewClient(&redis.Options{Addr: w.Client.(*redis.Client).Options().Addr})
+	same := w.Client.(*redis.Client).Options()
+	client := redis.NewClient(&redis.Options{Addr: same.Addr, ReadTimeout: same.ReadTimeout})
 	w.t.Cleanup(func() { _ = client.Close() })
 	client.AddHook(hook)
 	return topicOf(client, w.Prefix, w.topic.Name)
