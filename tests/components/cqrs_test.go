@@ -282,17 +282,24 @@ func TestEventGroupKeepsTheOrder(t *testing.T) {
 			cqrs.NewGroupEventHandler(func(ctx context.Context, e *OrderPaid) error { return handle(e.OrderID+" paid", ctx) }),
 		))
 		start(t, router)
+		var due time.Time
 		bus, err := cqrs.NewEventBusWithConfig(newPublisher(t, s), cqrs.EventBusConfig{
 			GeneratePublishTopic: func(cqrs.GenerateEventPublishTopicParams) (string, error) { return "events", nil },
-			Marshaler:            marshaler,
+			OnPublish: func(p cqrs.OnEventSendParams) error {
+				if !due.IsZero() {
+					redisdelay.DelayUntil(p.Message, due)
+				}
+				return nil
+			},
+			Marshaler: marshaler,
 		})
 		require.NoError(t, err)
 
-		// All are due at the same instant, long after the last is published, or at once.
+		// All are due at once, or at the same instant.
 		for _, later := range []time.Duration{0, time.Second} {
 			ctx := t.Context()
 			if later > 0 {
-				ctx = delay.WithContext(ctx, delay.Until(time.Now().Add(later).Truncate(time.Second).Add(time.Second)))
+				due = time.Now().Add(later)
 			}
 			var want []string
 			for i := range orders {
