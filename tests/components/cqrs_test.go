@@ -296,8 +296,8 @@ func TestEventGroupKeepsTheOrder(t *testing.T) {
 		require.NoError(t, err)
 
 		// All are due at once, or at the same instant.
+		ctx := t.Context()
 		for _, later := range []time.Duration{0, time.Second} {
-			ctx := t.Context()
 			if later > 0 {
 				due = time.Now().Add(later)
 			}
